@@ -416,17 +416,31 @@ inline void sines(float* d, const float* a, int n, uint64_t turn) {
     }
 }
 
-// d = x op y for all elements; y is one element for all where `one`.
+// Rows of f32 elements: of one operand where they lie, or `step` elements apart; `one`: an element stands for its row.
+struct Lines {
+    char* const* at;  // of the first row; those of all operands are MAX_OPERANDS apart
+    float* base;
+    i64 step;
+    bool one;
+
+    float* row(int k) const { return at ? reinterpret_cast<float*>(at[k * MAX_OPERANDS]) : base + k * step; }
+};
+
+// d = x op y for all elements of `count` rows of `n`.
 template <class F>
-inline void each2(float* d, const float* a, const float* b, bool one_a, bool one_b, int n, F f) {
-    if (one_b) {
-        const float y = *b;
-        EACH d[i] = f(a[i], y);
-    } else if (one_a) {
-        const float x = *a;
-        EACH d[i] = f(x, b[i]);
-    } else {
-        EACH d[i] = f(a[i], b[i]);
+inline void each2(const Lines& to, const Lines& left, const Lines& right, int count, int n, F f) {
+    for (int k = 0; k < count; ++k) {
+        float* d = to.row(k);
+        const float *a = left.row(k), *b = right.row(k);
+        if (right.one) {
+            const float y = *b;
+            EACH d[i] = f(a[i], y);
+        } else if (left.one) {
+            const float x = *a;
+            EACH d[i] = f(x, b[i]);
+        } else {
+            EACH d[i] = f(a[i], b[i]);
+        }
     }
 }
 
@@ -435,9 +449,9 @@ inline void each1(float* d, const float* a, int n, F f) {
     EACH d[i] = f(a[i]);
 }
 
-inline void arithmetic(Step step, float* d, const float* a, const float* b, bool one_a, bool one_b, int n) {
+inline void arithmetic(Step step, const Lines& d, const Lines& a, const Lines& b, int count, int n) {
 #define TWO(NAME, VALUE) \
-    case NAME: return each2(d, a, b, one_a, one_b, n, [](float x, float y) { return VALUE; });
+    case NAME: return each2(d, a, b, count, n, [](float x, float y) { return VALUE; });
     switch (step) {
         TWO(ADD, one_nan(x + y))
         TWO(SUBTRACT, x - y)

@@ -11,65 +11,61 @@ struct Stretches {
     char* (*at)[MAX_OPERANDS];
 };
 
-bool is_plain(const Item& item, int operand, const Stretches& s) {
-    const Nest& nest = item.nest;
-    return item.operands[operand].type == F32 && s.count == 1 && nest.stride[operand][nest.ndims - 1] == 4;
+bool is_plain(const Item& item, int operand) {
+    return item.operands[operand].type == F32 && item.nest.stride[operand][item.nest.ndims - 1] == 4;
 }
 
-// The elements of an operand as f32: where they are, or in `buffer`; `one` where all are the same.
-const float* fetch(const Item& item, int operand, const Stretches& s, float* buffer, bool& one) {
-    const Nest& nest = item.nest;
-    const i64 stride = nest.stride[operand][nest.ndims - 1];
-    one = s.count == 1 && stride == 0;
-    if (is_plain(item, operand, s)) return reinterpret_cast<const float*>(s.at[0][operand]);
+// Rows in a buffer, one after the other.
+Lines buffered(float* buffer, const Stretches& s) { return {nullptr, buffer, s.length, false}; }
+
+// The elements of an operand as f32: where they are, or in `buffer`, or one a row in `single`.
+Lines fetch(const Item& item, int operand, const Stretches& s, float* buffer, float* single) {
+    const i64 stride = item.nest.stride[operand][item.nest.ndims - 1];
     const int type = int(item.operands[operand].type);
-    if (one) {
-        read(type, buffer, s.at[0][operand], 0, 1);
-        return buffer;
+    if (type == F32 && (stride == 4 || stride == 0)) return {&s.at[0][operand], nullptr, 0, stride == 0};
+    if (stride == 0) {
+        for (int k = 0; k < s.count; ++k) read(type, single + k, s.at[k][operand], 0, 1);
+        return {nullptr, single, 1, true};
     }
     for (int k = 0; k < s.count; ++k) read(type, buffer + k * s.length, s.at[k][operand], stride, s.length);
-    return buffer;
+    return buffered(buffer, s);
+}
+
+// Every element in its place.
+void spread(const Lines& to, const Lines& from, const Stretches& s) {
+    const int n = s.length;
+    for (int k = 0; k < s.count; ++k) {
+        float* d = to.row(k);
+        const float *a = from.row(k), same = *a;
+        if (d == a && !from.one) continue;
+        if (from.one) EACH d[i] = same;
+        else EACH d[i] = a[i];
+    }
 }
 
 // Carries out the chain and leaves the result in `to`; first source is operand `source`.
-void chain(const Item& item, int source, const Stretches& s, float* to, Workspace& w) {
-    const int n = s.count * s.length;
-    bool one = false;
-    const float* value = fetch(item, source, s, item.operations.empty() ? to : w.a, one);
-    if (one && !item.operations.empty() && item.operations[0].step < FIRST_UNARY) {
-        // stays one element until an operation spreads it
-    } else if (one) {
-        float* all = item.operations.empty() ? to : w.a;
-        const float same = *value;
-        EACH all[i] = same;
-        value = all;
-        one = false;
-    }
-    if (item.operations.empty()) {
-        if (value != to) std::memcpy(to, value, n * sizeof(float));
-        return;
-    }
-    for (size_t k = 0; k < item.operations.size(); ++k) {
-        const Operation& operation = item.operations[k];
-        float* target = k + 1 == item.operations.size() ? to : w.a;
-        if (operation.step >= FIRST_UNARY) {
-            function(operation.step, target, value, n);
-        } else {
-            bool one_other = operation.operand < 0;
-            const float* other = one_other ? &operation.value : fetch(item, operation.operand, s, w.b, one_other);
-            if (one && one_other) {
-                const float same = *value;
-                EACH w.a[i] = same;
-                value = w.a;
-                one = false;
-            }
-            if (operation.reverse)
-                arithmetic(operation.step, target, other, value, one_other, one, n);
-            else
-                arithmetic(operation.step, target, value, other, one, one_other, n);
+void chain(const Item& item, int source, const Stretches& s, const Lines& to, Workspace& w) {
+    const Lines own = buffered(w.a, s);
+    Lines value = fetch(item, source, s, w.a, w.c);
+    if (item.operations.empty()) return spread(to, value, s);
+    for (const Operation& operation : item.operations) {
+        const bool last = &operation == &item.operations.back();
+        const Lines& target = last ? to : own;
+        if (operation.step < FIRST_UNARY) {
+            Lines other{nullptr, const_cast<float*>(&operation.value), 0, true};
+            if (operation.operand >= 0) other = fetch(item, operation.operand, s, w.b, w.b);
+            if (value.one && other.one) spread(own, value, s), value = own;
+            const Lines &left = operation.reverse ? other : value, &right = operation.reverse ? value : other;
+            arithmetic(operation.step, target, left, right, s.count, s.length);
+        } else if (s.count == 1 && !value.one) {
+            function(operation.step, target.row(0), value.row(0), s.length);
+        } else {  // of rows, all of which a function takes together
+            spread(own, value, s);
+            const bool direct = !target.at && target.step == s.length;
+            function(operation.step, direct ? target.base : w.a, w.a, s.count * s.length);
+            if (!direct) spread(target, own, s);
         }
         value = target;
-        one = false;
     }
 }
 
@@ -114,17 +110,13 @@ void blocks(const Item& item, char* const* start, i64 first, i64 last, F f) {
 // Operands: result, first source, others. Rows of the nest.
 void map(const Item& item, char* const* start, i64 first, i64 last, Workspace& w) {
     const int type = int(item.operands[0].type);
-    const bool dense = item.operands[1].type == F32 && item.nest.stride[1][item.nest.ndims - 1] == 4;
+    const i64 stride = item.nest.stride[0][item.nest.ndims - 1];
+    const bool plain = is_plain(item, 0), cast = item.operations.empty() && is_plain(item, 1);
     blocks(item, start, first, last, [&](const Stretches& s) {
-        if (is_plain(item, 0, s)) return chain(item, 1, s, reinterpret_cast<float*>(s.at[0][0]), w);
-        const i64 stride = item.nest.stride[0][item.nest.ndims - 1];
-        if (dense && item.operations.empty()) {
-            for (int k = 0; k < s.count; ++k)
-                write(type, s.at[k][0], stride, reinterpret_cast<const float*>(s.at[k][1]), s.length);
-            return;
-        }
-        chain(item, 1, s, w.a, w);
-        for (int k = 0; k < s.count; ++k) write(type, s.at[k][0], stride, w.a + k * s.length, s.length);
+        if (plain) return chain(item, 1, s, {&s.at[0][0], nullptr, 0, false}, w);
+        const Lines made = cast ? Lines{&s.at[0][1], nullptr, 0, false} : buffered(w.a, s);
+        if (!cast) chain(item, 1, s, made, w);
+        for (int k = 0; k < s.count; ++k) write(type, s.at[k][0], stride, made.row(k), s.length);
     });
 }
 
@@ -137,7 +129,7 @@ void accumulate(const Item& item, char* const* start, i64 first, i64 last, Works
         char* sum = nullptr;
         blocks(item, start, lane * each, (lane + 1) * each, [&](const Stretches& s) {
             if (!sum) sum = s.at[0][total];
-            chain(item, 1, s, value, w);
+            chain(item, 1, s, buffered(value, s), w);
             for (int k = 0; k < s.count; ++k) write(type, s.at[k][0], stride, value + k * s.length, s.length);
             value += s.count * s.length;
         });

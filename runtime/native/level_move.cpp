@@ -37,6 +37,12 @@ void select_row(char* to, i64 to_stride, const char* by, i64 by_stride, const ch
 
 template <class P>
 void select_of(int size, char* to, i64 ts, const char* by, i64 bs, const char* from, i64 fs, i64 n, bool zero) {
+    if (bs == 0) {  // one for the row
+        if ((get<P>(by) == 0) != zero) return;
+        if (size == 1) return copy_row<uint8_t>(to, ts, from, fs, n);
+        if (size == 2) return copy_row<uint16_t>(to, ts, from, fs, n);
+        return copy_row<uint32_t>(to, ts, from, fs, n);
+    }
     if (size == 1) return select_row<P, uint8_t>(to, ts, by, bs, from, fs, n, zero);
     if (size == 2) return select_row<P, uint16_t>(to, ts, by, bs, from, fs, n, zero);
     return select_row<P, uint32_t>(to, ts, by, bs, from, fs, n, zero);
