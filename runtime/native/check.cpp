@@ -110,11 +110,17 @@ bool is_sound_product(const Item& item) {
     return tiles && product(y, 1) == product(x, 1) && product(x, 1) <= MAX_COLUMNS;
 }
 
+// Rows of memory, and a list of them in partitions.
 bool is_sound_gather(const Item& item) {
-    const Operand &y = item.operands[0], &x = item.operands[1], &index = item.operands[2];
+    const bool scatters = item.kind == SCATTER;
+    const Operand &y = item.operands[0], &x = item.operands[1], &index = item.operands[2], &list = scatters ? x : y;
     const bool sizes = size_of(int(y.type)) == size_of(int(x.type)) && y.ndims == x.ndims && x.ndims >= 1;
-    const bool lists = is_tile(y) && index.ndims >= 1 && index.count[0] == y.lanes && is_index(index.type);
-    return sizes && lists && agree(item, 2, 1, y.ndims) && item.params.size() == 1;
+    const bool lists = is_tile(list) && index.ndims >= 1 && index.count[0] == list.lanes && is_index(index.type);
+    if (!sizes || !lists || !agree(item, 2, 1, y.ndims) || item.params.size() != 1) return false;
+    if (!scatters) return true;
+    if (item.operations.size() != 1) return false;
+    const Step step = item.operations[0].step;
+    return step == OR || (step == ADD && y.type == F32 && x.type == F32);
 }
 
 // A table's rows lie dense in its partitions, of which there are as many as the lists have.
@@ -237,7 +243,7 @@ bool is_sound(const Item& item, const Limits& limits) {
             return has_operands(item, 1, 1) && is_tile(item.operands[0]) && is_number(item.operands[0].type) &&
                    product(item.operands[0], 1) <= MAX_LANES;
         case MULTIPLY: return has_operands(item, 2, 2) && is_sound_product(item);
-        case GATHER: return has_operands(item, 3, 3) && is_sound_gather(item);
+        case GATHER: case SCATTER: return has_operands(item, 3, 3) && is_sound_gather(item);
         case REG_LOAD:
             return has_operands(item, 1, 1) && is_whole(item.operands[0].type) && item.params.size() == 3 &&
                    is_register(item.params[2], limits) && item.params[0] <= item.params[1];

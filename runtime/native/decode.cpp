@@ -148,7 +148,7 @@ bool join_item(Item& item) {
                 for (i64 i = 0; i < nest.inner; ++i) item.columns.push_back((rows.at[0] - none) + i * rows.step(0));
             break;
         }
-        case GATHER:
+        case GATHER: case SCATTER:
             item.nest = join({all[0], all[1]}, 1, all[0]->ndims);
             break;
         default:
@@ -175,6 +175,7 @@ bool prepare(Item& item, const Limits& limits) {
     item.lanes = lanes_of(item);
     item.effort = 64;
     if (nest.ndims) item.effort += nest.rows * nest.inner * (inside.ndims ? inside.rows * inside.inner : 1) / 16;
+    if (item.kind == GATHER || item.kind == SCATTER) item.effort += (item.effort - 64) * item.operands[2].count[0];
     if (item.kind == GROUP_GATHER || item.kind == GROUP_SCATTER) item.effort += item.operands[2].lanes * item.operands[2].count[1];
     return true;
 }

@@ -19,7 +19,7 @@ from neuronx_cc.ir.types import FLOATS
 (LOOP, END, FALLBACK, MAP, ACCUMULATE, COPY, SELECT, BITS, INTEGER, REDUCE, LOAD, MULTIPLY, GATHER, REG_LOAD, SCAN) = (
     range(15)
 )
-GROUP_GATHER, GROUP_SCATTER, WHILE, BRANCH, ELSE = 15, 16, 17, 18, 19
+GROUP_GATHER, GROUP_SCATTER, WHILE, BRANCH, ELSE, SCATTER = 15, 16, 17, 18, 19, 20
 """Kinds of items, numbered as in core.h; so are the types and steps below."""
 
 TYPES = {"f32": 0, "bf16": 1, "f16": 2, "u8": 3, "s8": 4, "u16": 5, "s16": 6, "u32": 7, "s32": 8, "pred": 9}
@@ -89,6 +89,7 @@ _FLAGS: dict[str, frozenset[str]] = {
     "load_stationary": frozenset(["tf32"]),
     "multiply_moving": frozenset(["accumulate", "tf32"]),
     "dma_gather": frozenset(["clamp"]),
+    "dma_scatter": frozenset(["skip", "add"]),
 }
 """The flags that the core knows. An instruction with any other one is not for it."""
 
@@ -358,6 +359,18 @@ def _gather(instr: Instr) -> Form | None:
     return Form(GATHER, (int("clamp" in instr.flags),), opaque=True)
 
 
+def _scatter(instr: Instr) -> Form | None:
+    y, x, index = instr.outs[0], *instr.ins
+    add = "add" in instr.flags
+    same = y.dtype == x.dtype == "f32" if add else STORAGE[y.dtype] == STORAGE[x.dtype]
+    if not same or STORAGE[y.dtype].itemsize not in BY_SIZE or y.counts[1:] != x.counts[1:]:
+        return None
+    if index.dtype not in ("s32", "u32") or index.counts[0] != x.counts[0]:
+        return None
+    step = STEP["add" if add else "bitwise_or"]
+    return Form(SCATTER, (int("skip" in instr.flags),), ((step, 1, 0, 0),), opaque=not add)
+
+
 _COMBINED = {"assign": "bitwise_or", "add": "add", "maximum": "max", "minimum": "min"}
 """Steps of updates; bits that are only assigned have that of no sum."""
 
@@ -409,12 +422,13 @@ _FORMS: dict[str, Callable[[Instr], Form | None]] = {
     "load_stationary": _load,
     "multiply_moving": lambda instr: None,
     "dma_gather": _gather,
+    "dma_scatter": _scatter,
     "group_gather": _group_gather,
     "group_scatter": _group_scatter,
 }
 
 
-_INDEXED = frozenset([GATHER, GROUP_GATHER, GROUP_SCATTER])
+_INDEXED = frozenset([GATHER, GROUP_GATHER, GROUP_SCATTER, SCATTER])
 """Kinds whose last operand is a list of numbers."""
 
 

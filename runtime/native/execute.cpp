@@ -212,6 +212,7 @@ bool execute(Context& context, Item& item) {
             return true;
         case MULTIPLY: return multiply(context, item, start);
         case GATHER: return gather(*context.kernels, item, start);
+        case SCATTER: return scatter(*context.kernels, item, start);
         case GROUP_GATHER: return group_gather(item, start);
         case GROUP_SCATTER: return group_scatter(item, start);
         case REG_LOAD: {

@@ -94,6 +94,16 @@ void scatter_floats(const Item& item, char* const* start) {
     }
 }
 
+// Whether all numbers of the list are those of rows.
+bool all_inside(const Item& item, char* const* start, i64 count) {
+    const Operand& index = item.operands[2];
+    for (i64 lane = 0; lane < index.count[0]; ++lane) {
+        const i64 row = element(index, start[2] + lane * index.stride[0]);
+        if (row < 0 || row >= count) return false;
+    }
+    return true;
+}
+
 }  // namespace
 
 i64 element(const Operand& operand, const char* at) {
@@ -111,15 +121,35 @@ bool gather(const Kernels& kernels, const Item& item, char* const* start) {
     const Operand &out = item.operands[0], &rows = item.operands[1], &index = item.operands[2];
     const bool clamp = item.params[0] != 0;
     const i64 count = rows.count[0];
-    for (i64 lane = 0; lane < out.lanes && !clamp; ++lane) {
-        const i64 row = element(index, start[2] + lane * index.stride[0]);
-        if (row < 0 || row >= count) return false;
-    }
+    if (!clamp && !all_inside(item, start, count)) return false;
     for (i64 lane = 0; lane < out.lanes; ++lane) {
         i64 row = element(index, start[2] + lane * index.stride[0]);
         row = row < 0 ? 0 : row >= count ? count - 1 : row;
         kernels.copy(item.nest, size_of(int(out.type)), start[0] + lane * out.stride[0],
                               start[1] + row * rows.stride[0], 0, item.nest.rows);
+    }
+    return true;
+}
+
+bool scatter(const Kernels& kernels, const Item& item, char* const* start) {
+    const Operand &rows = item.operands[0], &list = item.operands[1], &index = item.operands[2];
+    const bool skip = item.params[0] != 0, add = item.operations[0].step == ADD;
+    if (!skip && !all_inside(item, start, rows.count[0])) return false;
+    for (i64 lane = 0; lane < list.lanes; ++lane) {
+        const i64 row = element(index, start[2] + lane * index.stride[0]);
+        if (row < 0 || row >= rows.count[0]) continue;
+        char* const both[] = {start[0] + row * rows.stride[0], start[1] + lane * list.stride[0]};
+        if (!add) {
+            kernels.copy(item.nest, size_of(int(rows.type)), both[0], both[1], 0, item.nest.rows);
+            continue;
+        }
+        Rows parts(item.nest, 2, both, 0);
+        for (i64 part = 0; part < item.nest.rows; ++part, parts.next())
+            for (i64 i = 0; i < item.nest.inner; ++i) {
+                char* const to = parts.at[0] + i * parts.step(0);
+                const float sum = one_nan(get<float>(to) + get<float>(parts.at[1] + i * parts.step(1)));
+                std::memcpy(to, &sum, sizeof sum);
+            }
     }
     return true;
 }

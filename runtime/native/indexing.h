@@ -8,6 +8,7 @@ i64 element(const Operand&, const char* at);
 
 // Rows of memory, one for each partition.
 bool gather(const Kernels&, const Item&, char* const* start);
+bool scatter(const Kernels&, const Item&, char* const* start);
 
 // In each group of partitions, rows of its table for a list of entries, and the other way round.
 bool group_gather(const Item&, char* const* start);

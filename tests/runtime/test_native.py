@@ -483,6 +483,29 @@ def test_gather(rng):
             execute(bench.program, bench.inputs, level)
 
 
+@built
+@pytest.mark.parametrize("flags", [["skip"], ["skip", "add"], ["add"], []])
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "u8"])
+def test_scatter(rng, dtype, flags):
+    """Rows in pieces, several times the same one; sums of other types than FP32 are left to NumPy."""
+    bench = Bench()
+    table = bench.variable("output", dtype, (50, 2, 9), 0)
+    bench.emit(Instr("dma_copy", Stream.DMA_LOAD, (table,), (bench.load(values(rng, dtype, (50, 2, 9)), dtype),)))
+    low, high = (-60, 60) if "skip" in flags else (0, 50)
+    index = bench.load(rng.integers(low, high, (40, 1)).astype(np.int32), "s32")
+    rows = bench.load(values(rng, dtype, (40, 2, 9)), dtype)
+    bench.emit(Instr("dma_scatter", Stream.DMA_DYNAMIC, (table,), (rows, index), (), (), frozenset(flags)))
+    back = bench.tile(dtype, (50, 2, 9))
+    bench.emit(Instr("dma_copy", Stream.DMA_LOAD, (back,), (table,)))
+    agree(bench, [back], native=dtype == "f32" or "add" not in flags)
+    if "skip" in flags:
+        return
+    bench.inputs[1] = bench.inputs[1] + 20
+    for level in (None, ""):
+        with pytest.raises(RunError, match=r"index \d+ of partition \d+ is outside the 50 rows"):
+            execute(bench.program, bench.inputs, level)
+
+
 # TensorE ------------------------------------------------------------------------------------------------------
 
 
