@@ -79,6 +79,7 @@ PASSES = {
         "split_long_rows",
         "thin_dots",
         "turn_products",
+        "views_before_sums",
         "widen_small_types",
     )
 }

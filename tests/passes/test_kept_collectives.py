@@ -48,6 +48,15 @@ CASES = {
         ],
         (0, 1),
     ),
+    "transposed": (
+        "",
+        [
+            "two = f32[2,4] reshape(x)",
+            "a = f32[2,4] all-reduce(two), replica_groups={{0,1}}, to_apply=add",
+            "ROOT r = f32[4,2] transpose(a), dimensions={1,0}",
+        ],
+        (1, 1),
+    ),
     "of 64-bit integers, unused": ("", ["i = s64[8] convert(x)", "a = s64[8] all-reduce(i), to_apply=add64",
                                         "ROOT r = f32[8] negate(x)"], (0, 1)),
     "in a loop": (
@@ -77,6 +86,8 @@ def test_collectives_stay(name: str) -> None:
             keep_collectives(module)
         run_passes(module, pass_names(DEFAULT_PIPELINE), PassContext())
         printed = print_module(module)
+        if name == "transposed":
+            assert ("f32[2,4] all-reduce(" in printed) is kept, printed  # others expect elements in this order
         if isinstance(wanted, int):
             assert printed.count(" all-reduce(") == wanted, printed
         else:
