@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Set
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
 
 from neuronx_cc.codegen import needs
@@ -13,6 +13,8 @@ from neuronx_cc.codegen.context import Context, Left
 from neuronx_cc.codegen.control import regions as control
 from neuronx_cc.codegen.emission.views import View
 from neuronx_cc.codegen.epilogues import choose as epilogue_choice
+from neuronx_cc.codegen.exchange import order as exchange_order
+from neuronx_cc.codegen.exchange.kernel_time import Estimate
 from neuronx_cc.codegen.formation import form as formation
 from neuronx_cc.codegen.formation import recompute
 from neuronx_cc.codegen.formation.graph import Kernel, base, operands_of, same_order, squeeze
@@ -58,7 +60,7 @@ class Block:
         for op in computation.block.ops:
             if isinstance(op, hlo.GetTupleElementOp) and op.operand in member:
                 member[op.result] = member[op.operand]
-        return cls(context, kernels, member)
+        return cls(context, _overlapped(context, computation, kernels, member), member)
 
     def note_uses(self, results: Iterable[hlo.SSAValue]) -> None:
         """Tell the context until when each value is needed; ``results`` are needed after the last kernel."""
@@ -144,6 +146,24 @@ class Block:
                     at = len(context.builder.program.records)
                     context.left.append(Left(at, result, context.homes[result][0]))
         context.release(step, [value for op in kernel.ops for value in (*operands_of(op), *op.results)])
+
+
+def _overlapped(
+    context: Context, computation: hlo.ComputationOp, kernels: list[Kernel], member: Mapping[hlo.SSAValue, Kernel]
+) -> list[Kernel]:
+    """``kernels`` in the order in which collectives overlap with computing."""
+    order = exchange_order.plan(
+        kernels,
+        lambda value: member.get(base(context.source_of(base(value)))),
+        Estimate(context.module, context.timing),
+        context.effectful,
+    )
+    if order is None:
+        return kernels
+    context.builder.program.schedules[f"{computation.computation_name}, order"] = order.line()
+    for number, kernel in enumerate(order.kernels):
+        kernel.number = number
+    return order.kernels
 
 
 def _made(context: Context, op: hlo.HloOp) -> Iterator[hlo.SSAValue]:

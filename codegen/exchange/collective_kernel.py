@@ -25,7 +25,7 @@ def lower(context: Context, op: hlo.HloOp, step: int) -> None:
     target = context.new_hbm(op.results[0])
     context.homes[op.results[0]] = [target]
     groups = _groups(op)
-    kind, size = op.opcode.removeprefix("collective-").replace("-", "_"), max(len(group) for group in groups)
+    kind, size = kind_of(op), members_of(op)
     axis = _axis(op)
     if kind == "all_gather":
         blocks = _cut(target, axis, size), _plain(source, axis)
@@ -50,6 +50,16 @@ def device_number(context: Context, op: hlo.HloOp, step: int) -> None:
     scalar = word.reshape(())
     assert scalar is not None, "one element"
     context.homes[op.results[0]] = [scalar]
+
+
+def kind_of(op: hlo.HloOp) -> str:
+    """What the instruction calls it."""
+    return op.opcode.removeprefix("collective-").replace("-", "_")
+
+
+def members_of(op: hlo.HloOp) -> int:
+    """Devices of the largest group (of permutes: of a pair)."""
+    return max(len(group) for group in _groups(op))
 
 
 def _groups(op: Any) -> tuple[tuple[int, ...], ...]:

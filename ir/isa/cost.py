@@ -217,16 +217,22 @@ def control_ns(instr: Instr, machine: Machine) -> float:
 
 
 def collective_ns(instr: Instr, machine: Machine) -> float:
-    """Nanoseconds of a collective: latency of its steps plus bytes over the bandwidth of the slowest link.
+    """Nanoseconds of a collective, as ``exchange_ns`` of its operands."""
+    nbytes = max(prod(ref.counts) * itemsize(ref.dtype) for ref in (*instr.outs, *instr.ins))
+    return exchange_ns(str(instr.alu[0]), nbytes, int(instr.imm[1]), machine)
+
+
+def exchange_ns(kind: str, nbytes: int, members: int, machine: Machine) -> float:
+    """Nanoseconds of an exchange of ``nbytes`` (operand or result, whichever is larger) between ``members`` devices:
+    latency of its steps plus bytes over the bandwidth of the slowest link.
 
     Small ones exchange everything in one step (two for an all-reduce), larger ones go round a ring, in which every
     device passes on one block in each of members - 1 steps (hardware sheet 6.4).
     """
-    members = max(2, int(instr.imm[1]))
-    nbytes = max(prod(ref.counts) * itemsize(ref.dtype) for ref in (*instr.outs, *instr.ins))
+    members = max(2, members)
     bandwidth = min(machine["link.bw"], machine["hbm.bw_per_core"])
-    rounds = 2 if instr.alu[0] == "all_reduce" else 1
-    if instr.alu[0] in ("permute", "broadcast"):
+    rounds = 2 if kind == "all_reduce" else 1
+    if kind in ("permute", "broadcast"):
         return float(machine["cc.latency_ns"] + nbytes / bandwidth)
     ring = nbytes > machine["cc.mesh_bytes"]
     steps = rounds * (members - 1 if ring else 1)
