@@ -31,8 +31,11 @@ void select_row(char* to, i64 to_stride, const char* by, i64 by_stride, const ch
         }
         return;
     }
-    for (i64 i = 0; i < n; ++i)
-        if ((get<P>(by + i * by_stride) == 0) == zero) put<D>(to + i * to_stride, get<D>(from + i * stride));
+    for (i64 i = 0; i < n; ++i) {  // without a branch, which nobody could predict
+        const D kept = get<D>(to + i * to_stride), taken = get<D>(from + i * stride);
+        const D mask = D(0) - D((get<P>(by + i * by_stride) == 0) == zero);
+        put<D>(to + i * to_stride, D((taken & mask) | (kept & D(~mask))));
+    }
 }
 
 template <class P>
