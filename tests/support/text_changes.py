@@ -1,6 +1,7 @@
 """Changes of HLO texts in spelling, by seed: tokens dropped, doubled, swapped and put in, texts spliced.
 
-``python tests/support/text_changes.py 100000`` holds that many against XLA and prints how they were judged.
+``python tests/support/text_changes.py 100000 [FIRST]`` holds that many against XLA, from seed FIRST on, and prints how
+they were judged.
 """
 
 import random
@@ -234,11 +235,11 @@ CHANGES: tuple[Change, ...] = (
 )  # fmt: skip
 
 
-def main(count: int) -> None:
-    """Judges ``count`` texts and prints what became of them."""
+def main(count: int, first: int = 0) -> None:
+    """Judges ``count`` texts, from seed ``first`` on, and prints what became of them."""
     judge, table, shown = Judge(), Counter[str](), Counter[str]()
     texts = sorted(ALL.items())
-    for seed in range(count):
+    for seed in range(first, first + count):
         name, text = texts[seed % len(texts)]
         chance = random.Random(seed)
         changed = chance.choice(CHANGES)(text, chance)
@@ -253,4 +254,4 @@ def main(count: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main(*map(int, sys.argv[1:]))

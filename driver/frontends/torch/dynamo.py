@@ -79,7 +79,7 @@ class Graph:
         given = [shape_of(value) if isinstance(value, torch.Tensor) else value for value in values]
         lowered = lower_graph(self.module, given, names)
         program = _program(lowered, self.options)
-        wanted = layouts(self.module)
+        wanted = layouts(self.module, values)
 
         def call(values: Sequence[Any]) -> list[Any]:
             inputs = [values[place] for place in names]

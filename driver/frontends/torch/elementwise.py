@@ -13,7 +13,10 @@ from neuronx_cc.ir.errors import CompileError
 
 
 def _sign(x: Any) -> Any:
-    return x if x.dtype == bool else jnp.sign(x)
+    """Of NaN, as torch has it, 0."""
+    if kind(x.dtype) == 3:
+        return jnp.sign(x)
+    return x if x.dtype == bool else (x > 0).astype(x.dtype) - (x < 0).astype(x.dtype)
 
 
 def _complex(real: Any, imaginary: Any) -> Any:
@@ -52,6 +55,8 @@ UNARY: dict[str, Function] = {
     "log1p": jnp.log1p,
     "log2": jnp.log2,
     "log_sigmoid": jax.nn.log_sigmoid,
+    "_neg_view": jnp.negative,
+    "_neg_view_copy": jnp.negative,
     "neg": jnp.negative,
     "positive": jnp.positive,
     "rad2deg": jnp.rad2deg,
@@ -93,6 +98,7 @@ PREDICATES: dict[str, Function] = {
     "signbit": jnp.signbit,
     "conj": jnp.conj,
     "_conj": jnp.conj,
+    "_conj_copy": jnp.conj,
     "_conj_physical": jnp.conj,
     "imag": jnp.imag,
     "real": jnp.real,
@@ -171,7 +177,7 @@ def _rsub(x: Any, y: Any, alpha: Any = 1) -> Any:
     return jnp.subtract(y, x if alpha == 1 else jnp.multiply(x, alpha))
 
 
-@row("div", cast=Cast.RESULT)
+@row("div", "true_divide", cast=Cast.RESULT)
 def _div(x: Any, y: Any, rounding_mode: str | None = None) -> Any:
     if rounding_mode == "floor":
         return jnp.floor_divide(x, y)
@@ -248,10 +254,10 @@ def _bits(x: Any, dtype: Any) -> Any:
     return result.reshape(*x.shape[:-1], -1) if wide > narrow else result
 
 
-row("clone", "alias", "detach", "lift", "lift_fresh", "lift_fresh_copy", "contiguous")(lambda x, **_: x)
+row("clone", "alias", "detach", "detach_copy", "lift", "lift_fresh", "lift_fresh_copy", "contiguous")(lambda x, **_: x)
 row("copy")(lambda x, source, *_: jnp.broadcast_to(source, x.shape))
-row("view_as_real")(lambda x: jnp.stack([jnp.real(x), jnp.imag(x)], -1))
-row("view_as_complex")(lambda x: _complex(x[..., 0], x[..., 1]))
+row("view_as_real", "view_as_real_copy")(lambda x: jnp.stack([jnp.real(x), jnp.imag(x)], -1))
+row("view_as_complex", "view_as_complex_copy")(lambda x: _complex(x[..., 0], x[..., 1]))
 row("polar")(lambda r, angle: _complex(r * jnp.cos(angle), r * jnp.sin(angle)))
 row("frexp")(jnp.frexp)
 row("ldexp", cast=Cast.RESULT)(lambda x, y: x * jnp.exp2(y))

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch._ops import HigherOrderOperator, OpOverload
 
-from neuronx_cc.driver.frontends.torch import table
+from neuronx_cc.driver.frontends.torch import flex, table
 from neuronx_cc.driver.frontends.torch.arrays import DTYPES, numpy_dtype, to_numpy
 from neuronx_cc.driver.frontends.torch.checks import CHECKS
 from neuronx_cc.driver.frontends.torch.elementwise import converted
@@ -33,6 +33,13 @@ SIZES: dict[str, Callable[..., Any]] = {
     "aten.sym_stride.int": lambda x, dim: int(np.prod(x.shape[dim % x.ndim + 1 :])),
     "aten.sym_storage_offset.default": lambda x: 0,
 }
+STRIDED = ("as_strided", "as_strided_copy", "as_strided_scatter")
+"""Operators that count in memory, which rows know of dense arrays alone."""
+FACTORIES = frozenset(
+    [f"aten.{name}_window" for name in ("bartlett", "blackman", "hamming", "hann", "kaiser")]
+    + ["aten.fft_fftfreq", "aten.fft_rfftfreq", "aten.range"]
+)
+"""Operators of numbers alone, whose values torch computes when the graph is lowered."""
 PYTHON = ("_operator", "math", "builtins", "torch")
 """Modules of the functions that compute sizes."""
 
@@ -81,6 +88,8 @@ class Interpreter:
             return None
         if name in SIZES:
             return SIZES[name](*arguments, **keywords)
+        if name.rpartition(".")[0] in FACTORIES:
+            return jnp.asarray(to_numpy(target(*arguments, **{**keywords, "device": "cpu"})))
         found = find(name)
         assert found is not None, name
         try:
@@ -96,6 +105,8 @@ class Interpreter:
             ) from error
 
     def _apply(self, found: Row, node: torch.fx.Node, arguments: Any, keywords: Any, key: Any) -> Any:
+        if str(node.target).split(".")[1] in STRIDED:
+            _refuse_other_strides(node.all_input_nodes[0].meta.get("val"))
         plain = _plain(list(arguments))
         named = {name: _plain(value) for name, value in keywords.items() if name not in PLACEMENT}
         if found.draws:
@@ -127,6 +138,13 @@ BY_VALUES = {
     "repeat_interleave": "give output_size, or repeat by an index that does not depend on values",
 }
 """Operators whose results' shape, or the program itself, would depend on values, and what to write instead."""
+
+
+def _refuse_other_strides(meta: Any) -> None:
+    if _is_tensor(meta) and not (meta.is_contiguous() and meta.storage_offset() == 0):
+        raise NotImplementedError(
+            "strides of a tensor that does not lie dense in its memory, row by row from its start"
+        )
 
 
 def _cast(value: Any, dtype: Any) -> Any:
@@ -192,8 +210,24 @@ def _scan(above: Interpreter, key: Any, step: Any, start: Sequence[Any], rows: S
     return [*carry, *made]
 
 
+def _map(above: Interpreter, key: Any, step: Any, rows: Sequence[Any], more: Sequence[Any] = ()) -> Any:
+    return jax.lax.map(lambda row: _listed(Interpreter(step).run([*row, *more], key)), list(rows))
+
+
+def _as_function(module: Any) -> Callable[..., Any]:
+    """A graph with one result."""
+    return lambda *values: _listed(Interpreter(module).run(values))[0]
+
+
+def _flex(above: Interpreter, key: Any, query: Any, keys: Any, values: Any, changed: Any, *how: Any) -> Any:
+    kept, scale, _, buffers, mask_buffers = how[0][-1], *how[1:5]
+    return flex.forward(_as_function(changed), _as_function(kept), scale, query, keys, values, buffers, mask_buffers)
+
+
 HIGHER: dict[str, Callable[..., Any]] = {
     "cond": _cond,
+    "flex_attention": _flex,
+    "map_impl": _map,
     "while_loop": _while,
     "scan": _scan,
     "wrap_with_set_grad_enabled": lambda above, key, on, module, *values: Interpreter(module).run(values, key),
@@ -258,5 +292,7 @@ def _is_known(target: Any, arguments: Sequence[Any]) -> bool:
         # of what has effects, checks alone can be left out
         return target.name() in HIGHER and (target.name() != "with_effects" or str(arguments[1]) in CHECKS)
     if isinstance(target, OpOverload):
-        return str(target) in SIZES or str(target) in CHECKS or find(str(target)) is not None
+        name = str(target)
+        known = name in SIZES or name in CHECKS or name.rpartition(".")[0] in FACTORIES
+        return known or find(name) is not None
     return getattr(target, "__module__", None) in PYTHON

@@ -21,8 +21,11 @@ class Layout:
     offset: int
     storage: int
     """A number for each storage; results with the same one share it."""
-    length: int
-    """Elements that the storage holds."""
+
+    @property
+    def end(self) -> int:
+        """Behind the last element, counted from the storage's first."""
+        return self.offset + sum((size - 1) * step for size, step in zip(self.size, self.stride, strict=True)) + 1
 
     def over(self, storage: torch.Tensor) -> torch.Tensor:
         return torch.as_strided(storage, self.size, self.stride, self.offset)
@@ -33,24 +36,41 @@ class Layout:
         self.over(storage)[once] = value[once]
 
 
-def layouts(module: torch.fx.GraphModule) -> list[Layout | None]:
-    """One a result of a graph with fixed sizes; None for what is no dense tensor, or has sizes that are no numbers."""
+def layouts(module: torch.fx.GraphModule, values: Sequence[Any]) -> list[Layout | None]:
+    """One a result of the graph when it is called with ``values``; None for what is no dense tensor.
+
+    Code that AOT autograd puts around a graph makes views of its inputs by the strides and the offset of a result.
+    """
     (output,) = (node for node in module.graph.nodes if node.op == "output")
     metas = [node.meta.get("val") if isinstance(node, torch.fx.Node) else None for node in output.args[0]]
-    numbers: dict[Any, int] = {}
-    return [_layout(meta, numbers) for meta in metas]
+    sizes = _sizes(module, values)
+    storages: dict[Any, int] = {}
+    return [_layout(meta, storages, sizes) for meta in metas]
 
 
-def _layout(meta: Any, numbers: dict[Any, int]) -> Layout | None:
+def _sizes(module: torch.fx.GraphModule, values: Sequence[Any]) -> dict[Any, int]:
+    """What each symbol of the graph's sizes is."""
+    found: dict[Any, int] = {}
+    placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
+    for node, value in zip(placeholders, values, strict=True):
+        meta = node.meta.get("val")
+        pairs = [(meta, value)]
+        if isinstance(meta, torch.Tensor) and isinstance(value, torch.Tensor):
+            pairs = list(zip((*meta.shape, *meta.stride()), (*value.shape, *value.stride()), strict=True))
+        found.update({s.node.expr: int(v) for s, v in pairs if isinstance(s, torch.SymInt) and s.node.expr.is_symbol})
+    return found
+
+
+def _layout(meta: Any, storages: dict[Any, int], sizes: dict[Any, int]) -> Layout | None:
     if not isinstance(meta, torch.Tensor) or meta.layout is not torch.strided:
         return None
-    storage = meta.untyped_storage()
-    values = (*meta.shape, *meta.stride(), meta.storage_offset(), storage.nbytes())
-    if not all(isinstance(value, int) for value in values):
-        return None
-    number = numbers.setdefault((StorageWeakRef(storage), meta.dtype), len(numbers))
-    length = storage.nbytes() // meta.element_size()
-    return Layout(tuple(meta.shape), tuple(meta.stride()), int(meta.storage_offset()), number, length)
+
+    def number(size: Any) -> int:
+        return int(size.node.expr.xreplace(sizes) if isinstance(size, torch.SymInt) else size)
+
+    storage = storages.setdefault((StorageWeakRef(meta.untyped_storage()), meta.dtype), len(storages))
+    size, stride = tuple(map(number, meta.shape)), tuple(map(number, meta.stride()))
+    return Layout(size, stride, number(meta.storage_offset()), storage)
 
 
 def laid_out(results: Sequence[Any], wanted: Sequence[Layout | None]) -> list[Any]:
@@ -61,22 +81,11 @@ def laid_out(results: Sequence[Any], wanted: Sequence[Layout | None]) -> list[An
             members.setdefault(layout.storage, []).append(place)
     arranged = list(results)
     for places in members.values():
-        first = wanted[places[0]]
-        assert first is not None
-        if len(places) == 1 and (first.stride == results[places[0]].stride() or _sparse(first)):
+        given = [layout for layout in map(wanted.__getitem__, places) if layout is not None]
+        if len(given) == 1 and (given[0].stride, given[0].offset) == (results[places[0]].stride(), 0):
             continue
-        storage = results[places[0]].new_zeros(first.length)
-        for place in places:
-            layout = wanted[place]
-            assert layout is not None
+        storage = results[places[0]].new_zeros(max(layout.end for layout in given))
+        for place, layout in zip(places, given, strict=True):
             layout.fill(storage, results[place])
             arranged[place] = layout.over(storage)
     return arranged
-
-
-def _sparse(layout: Layout) -> bool:
-    """Whether a result is a small part of its storage, which nothing else of the results shares."""
-    size = 1
-    for each in layout.size:
-        size *= each
-    return size < layout.length

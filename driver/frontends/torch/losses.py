@@ -1,4 +1,7 @@
-"""Rows of losses that torch computes by operators of their own: linear layers with cross entropy, chunk by chunk."""
+"""Rows of losses that torch computes by operators of their own: linear layers with cross entropy, chunk by chunk, and
+margins of several labels, whose decomposition of torch 2.13 counts class 0 again for each label that is left out. (AOT
+autograd decomposes that one before any backend sees it.)
+"""
 
 from typing import Any
 
@@ -62,3 +65,19 @@ def _chunked(
 def _chunked_each(x: Any, matrix: Any, target: Any, bias: Any, weight: Any, ignored: int, *_: Any) -> Any:
     x, matrix, bias = _wide(x, matrix, bias)
     return _each(x, matrix, target, bias, weight, ignored)[0]
+
+
+@row("multilabel_margin_loss")
+def _margins(x: Any, target: Any, reduction: int = 1) -> Any:
+    """The loss of scores ``x`` [classes] or [batch, classes] for the labels ahead of the first -1.
+
+    ``reduction``: 0 none, 1 mean, 2 sum.
+    """
+    scores, labels = jnp.atleast_2d(x), jnp.atleast_2d(target)
+    given = jnp.cumsum(labels == -1, 1) == 0
+    chosen = jnp.any(given[..., None] & (labels[..., None] == jnp.arange(scores.shape[1])), 1)
+    own = jnp.take_along_axis(scores, jnp.where(given, labels, 0), 1)
+    apart = jnp.maximum(1 - own[..., None] + scores[:, None], 0)
+    losses = jnp.sum(jnp.where(given[..., None] & ~chosen[:, None], apart, 0), (1, 2)) / scores.shape[1]
+    losses = losses if x.ndim > 1 else losses[0]
+    return losses if reduction == 0 else jnp.mean(losses) if reduction == 1 else jnp.sum(losses)

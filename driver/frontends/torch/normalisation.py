@@ -36,7 +36,8 @@ def _scaled(x: Any, weight: Any, bias: Any, shape: Sequence[int]) -> Any:
 
 
 @row("native_layer_norm")
-def _layer_norm(x: Any, shape: Sequence[int], weight: Any, bias: Any, epsilon: float) -> Any:
+def layer_norm(x: Any, shape: Sequence[int], weight: Any, bias: Any, epsilon: float) -> Any:
+    """``x`` normalised over its last dims, which have ``shape``, the means, and one over the standard deviations."""
     axes = range(x.ndim - len(shape), x.ndim)
     result, mean, inverse = _normalised(x, axes, epsilon)
     return _scaled(result, weight, bias, shape), mean, inverse
@@ -160,3 +161,11 @@ def _layer_norm_backward(
     for_x = (inner - jnp.mean(inner, axes, keepdims=True) - apart * along) * inverse
     for_weight = jnp.sum(given * apart, outer) if wanted[1] else None
     return for_x, for_weight, jnp.sum(given, outer) if wanted[2] else None
+
+
+@row("_weight_norm_interface_backward")
+def _weight_norm_backward(given: Any, x: Any, scale: Any, norms: Any, dim: int) -> Any:
+    """Gradients of ``x`` and of its lengths ``scale``, for ``x * scale / norms``; norms are over all dims but one."""
+    axes = tuple(axis for axis in range(x.ndim) if axis != dim % x.ndim)
+    along = jnp.sum(given * x, axes, keepdims=True) / norms
+    return scale / norms * (given - x * along / norms), along

@@ -164,10 +164,12 @@ def adaptive(x: Any, sizes: Sequence[int]) -> Any:
 row("_adaptive_avg_pool2d", "_adaptive_avg_pool3d", "adaptive_avg_pool1d")(adaptive)
 
 
-@row("_adaptive_avg_pool2d_backward", "_adaptive_avg_pool3d_backward")
-def _adaptive_backward(given: Any, x: Any) -> Any:
-    rank = 2 if given.ndim < 5 else 3
+def _adaptive_backward(given: Any, x: Any, rank: int) -> Any:
     return jax.vjp(lambda x: adaptive(x, given.shape[-rank:]), x)[1](given)[0]
+
+
+row("_adaptive_avg_pool2d_backward")(lambda given, x: _adaptive_backward(given, x, 2))
+row("_adaptive_avg_pool3d_backward")(lambda given, x: _adaptive_backward(given, x, 3))
 
 
 def _parts(n: int, parts: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:

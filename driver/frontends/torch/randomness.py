@@ -37,18 +37,22 @@ row("randperm", draws=True)(lambda key, n, dtype=None: jax.random.permutation(ke
 
 @row("randint.default", draws=True)
 def _randint(key: Any, high: int, size: Sizes, dtype: Any = None) -> Any:
-    return jax.random.randint(key, tuple(size), 0, high, np.int32)
+    return _whole(key, 0, high, size)
 
 
 @row("randint.low", draws=True)
 def _randint_low(key: Any, low: int, high: int, size: Sizes, dtype: Any = None) -> Any:
-    return jax.random.randint(key, tuple(size), low, high, np.int32)
+    return _whole(key, low, high, size)
 
 
-row("randint_like", draws=True)(lambda key, x, high, dtype=None: jax.random.randint(key, x.shape, 0, high, np.int32))
-row("randint_like.low_dtype", draws=True)(
-    lambda key, x, low, high, dtype=None: jax.random.randint(key, x.shape, low, high, np.int32)
-)
+def _whole(key: Any, low: int, high: int, size: Sizes) -> Any:
+    """Integers from ``low`` up to ``high`` - 1, in 32 bits where these hold them."""
+    dtype = np.int32 if low >= -(2**31) and high < 2**31 else np.int64
+    return jax.random.randint(key, tuple(size), low, high, dtype)
+
+
+row("randint_like", draws=True)(lambda key, x, high, dtype=None: _whole(key, 0, high, x.shape))
+row("randint_like.low_dtype", draws=True)(lambda key, x, low, high, dtype=None: _whole(key, low, high, x.shape))
 
 
 row("bernoulli.default", draws=True)(lambda key, x: _chosen(key, x, x.shape))
@@ -70,3 +74,12 @@ def _multinomial(key: Any, weights: Any, count: int, replacement: bool = False) 
         return jnp.moveaxis(jax.random.categorical(key, logs, shape=(count, *weights.shape[:-1])), 0, -1)
     noisy = logs + jax.random.gumbel(key, weights.shape, logs.dtype)
     return jnp.argsort(-noisy, -1)[..., :count]
+
+
+@row("rrelu_with_noise_functional", draws=True)
+def _rrelu(key: Any, x: Any, noise: Any, low: float = 1 / 8, high: float = 1 / 3, train: bool = False) -> Any:
+    """What is not positive times a slope that is drawn, or the middle one; and the slopes, 1 elsewhere."""
+    if not train:
+        return jnp.where(x > 0, x, x * ((low + high) / 2)), noise
+    slopes = jnp.where(x > 0, 1, jax.random.uniform(key, x.shape, x.dtype, minval=low, maxval=high))
+    return x * slopes, slopes

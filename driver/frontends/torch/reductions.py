@@ -36,8 +36,8 @@ def _prod(x: Any, dim: Dims = None, keepdim: bool = False, dtype: Any = None) ->
 
 row("amax")(lambda x, dim=None, keepdim=False: jnp.max(x, axes_of(dim, x.ndim), keepdims=keepdim))
 row("amin")(lambda x, dim=None, keepdim=False: jnp.min(x, axes_of(dim, x.ndim), keepdims=keepdim))
-row("any")(lambda x, dim=None, keepdim=False: jnp.any(x, axes_of(dim, x.ndim), keepdims=keepdim))
-row("all")(lambda x, dim=None, keepdim=False: jnp.all(x, axes_of(dim, x.ndim), keepdims=keepdim))
+row("any", "_is_any_true")(lambda x, dim=None, keepdim=False: jnp.any(x, axes_of(dim, x.ndim), keepdims=keepdim))
+row("all", "_is_all_true")(lambda x, dim=None, keepdim=False: jnp.all(x, axes_of(dim, x.ndim), keepdims=keepdim))
 row("max.default")(jnp.max)
 row("min.default")(jnp.min)
 row("max.other")(jnp.maximum)

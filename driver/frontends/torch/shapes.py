@@ -197,22 +197,27 @@ row("replication_pad1d_backward", "replication_pad2d_backward", "replication_pad
 
 @row("as_strided", "as_strided_copy")
 def _as_strided(x: Any, size: Sizes, stride: Sizes, offset: int | None = None) -> Any:
-    return jnp.take(x.reshape(-1), _strided_places(size, stride, offset), axis=0)
+    return jnp.take(x.reshape(-1), _strided_places(x, size, stride, offset), axis=0)
 
 
 @row("as_strided_scatter", "prims.as_strided_scatter")
 def _as_strided_scatter(x: Any, source: Any, size: Sizes, stride: Sizes, offset: int | None = None) -> Any:
-    places = _strided_places(size, stride, offset)
+    places = _strided_places(x, size, stride, offset)
     return x.reshape(-1).at[places].set(source.astype(x.dtype)).reshape(x.shape)
 
 
-def _strided_places(size: Sizes, stride: Sizes, offset: int | None) -> np.ndarray[Any, Any]:
-    """Of a contiguous array: the numbers of the elements at sums of multiples of ``stride``."""
+def _strided_places(x: Any, size: Sizes, stride: Sizes, offset: int | None) -> np.ndarray[Any, Any]:
+    """Of a contiguous array: the numbers of the elements at sums of multiples of ``stride``.
+
+    Raises NotImplementedError for elements of the memory beside the array's own.
+    """
     places = np.full(tuple(size), offset or 0, np.int64)
     for axis, (length, step) in enumerate(zip(size, stride, strict=True)):
         shape = [1] * len(size)
         shape[axis] = length
         places = places + (np.arange(length) * step).reshape(shape)
+    if places.size and not 0 <= places.min() <= places.max() < x.size:
+        raise NotImplementedError("memory beside the tensor that it is given")
     return places
 
 

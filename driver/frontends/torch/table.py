@@ -13,11 +13,14 @@ from neuronx_cc.driver.frontends.torch import (
     groups,
     histograms,
     indexing,
+    layers,
     linalg,
+    lists,
     losses,
     normalisation,
     polynomials,
     pooling,
+    quantisation,
     randomness,
     reductions,
     resampling,
@@ -32,11 +35,13 @@ FAMILIES = (
     groups,
     histograms,
     indexing,
+    layers,
     linalg,
     losses,
     normalisation,
     polynomials,
     pooling,
+    quantisation,
     randomness,
     reductions,
     resampling,
@@ -47,13 +52,13 @@ FAMILIES = (
 
 def decompositions() -> dict[Any, Callable[..., Any]]:
     """For graphs of AOT autograd: what has no row becomes operators that have, as far as torch knows how."""
-    return _without_rows({**decomposition_table, **core_aten_decompositions()})
+    return _without_rows({**lists.decompositions(), **decomposition_table, **core_aten_decompositions()})
 
 
 def decomposed(program: "torch.export.ExportedProgram") -> "torch.export.ExportedProgram":
     """The same of an exported program, whose operators may be composite ones."""
     known = dict(torch.export.default_decompositions().items())
-    return program.run_decompositions(_without_rows({**decomposition_table, **known}))
+    return program.run_decompositions(_without_rows({**lists.decompositions(), **decomposition_table, **known}))
 
 
 def _without_rows(table: dict[Any, Callable[..., Any]]) -> dict[Any, Callable[..., Any]]:

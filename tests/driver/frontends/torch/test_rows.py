@@ -38,6 +38,16 @@ def test_adaptive_max_pooling(sizes):
     agrees(lambda x: F.adaptive_max_pool2d(x, sizes, return_indices=True), x)
 
 
+@pytest.mark.parametrize("batch", [(), (2,)])
+def test_gradients_of_adaptive_pooling_in_space(batch):
+    x = torch.randn(*batch, 3, 8, 7, 6, requires_grad=True)
+    compiled = torch.compile(F.adaptive_avg_pool3d, backend="neuron", fullgraph=True)
+    found, wanted = (
+        torch.autograd.grad(each(x, (5, 7, 3)).square().sum(), x)[0] for each in (compiled, F.adaptive_avg_pool3d)
+    )
+    torch.testing.assert_close(found, wanted)
+
+
 def test_pooling_and_its_inverse():
     def function(x):
         values, places = F.max_pool2d(x, 2, return_indices=True)

@@ -41,7 +41,7 @@ def test_results_share_elements_as_in_eager_torch():
 
 
 def test_results_that_lie_apart_in_a_storage_or_repeat_an_element():
-    layouts = [Layout((2, 3), (0, 1), 1, 0, 8), Layout((2,), (3,), 4, 0, 8), None, Layout((2, 2), (1, 2), 0, 1, 4)]
+    layouts = [Layout((2, 3), (0, 1), 1, 0), Layout((2,), (3,), 4, 0), None, Layout((2, 2), (1, 2), 0, 1)]
     values = [torch.tensor([[1.0, 2, 3]] * 2), torch.tensor([4.0, 7]), "other", torch.tensor([[1.0, 2], [3, 4]])]
     found = laid_out(values, layouts)
     torch.testing.assert_close(found[:2] + found[3:], values[:2] + values[3:])
@@ -216,3 +216,36 @@ def test_buckets_at_their_limits():
     for wrong in ((torch.ones(5, 4),), (torch.ones(4),), (torch.ones(4, 4),) * 2, (torch.ones(2, 4).int(),), (3,)):
         with pytest.raises(RunError):
             module(*wrong)
+
+
+VIEWS = {
+    "parts": lambda x: [*x.chunk(2, 0), x * 2],
+    "one part": lambda x: [x[1:]],
+    "a column": lambda x: [x[:, 1]],
+    "part of a result": lambda x: [(x * 2)[1:, 1:], (x + 1).t()],
+    "of what changes": lambda x: [x[1:].add_(1), x.reshape(-1)[::2]],
+}
+
+
+@pytest.mark.parametrize("name", VIEWS)
+@pytest.mark.parametrize("form", ["dense", "cut", "transposed"])
+def test_views_of_arrays_whose_sizes_change(name, form):
+    call = compiled(VIEWS[name], dynamic=True)
+    for rows in (4, 6):
+        x = {
+            "dense": torch.randn(rows, 6),
+            "cut": torch.randn(rows, 12)[:, ::2],
+            "transposed": torch.randn(6, rows).t(),
+        }[form]
+        other = torch.empty_strided(x.shape, x.stride()).copy_(x)
+        found, wanted = call(x), VIEWS[name](other)
+        torch.testing.assert_close(found, wanted, check_stride=True)
+        for each in (found, wanted):
+            each[0].add_(3)
+        torch.testing.assert_close((found, x), (wanted, other))
+
+
+@pytest.mark.parametrize("form", [lambda x: x.t(), lambda x: (x * 2)[1:]])
+def test_strides_in_memory_that_is_not_known_are_refused(form):
+    with pytest.raises(Exception, match="strides of a tensor that does not lie dense"):
+        compiled(lambda x: torch.as_strided(form(x), (3, 2), (1, 3), 2) * 2)(torch.randn(4, 3))
