@@ -59,7 +59,7 @@ def band_of(
     ``rows`` and ``columns``: these dims of the scores in ``marks``. A part of one, or another dim with the stride of a
     single row, counts something else.
     """
-    axes = {(rows,): "row", (columns,): "column"}
+    axes: dict[tuple[Atom, ...], str] = {(rows,): "row", (columns,): "column"}
     names = tuple(axes.get(atoms, "") for atoms in marks.dims)
     while isinstance(mask, hlo.OpResult) and isinstance(mask.op, hlo.BroadcastOp | hlo.ReshapeOp):
         inner = _below(mask.op, names)
