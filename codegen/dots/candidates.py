@@ -10,6 +10,7 @@ from math import prod
 from neuronx_cc.codegen.dots import conversion
 from neuronx_cc.codegen.dots.problem import Home, Operand, Problem, Result
 from neuronx_cc.codegen.dots.schedule import (
+    EPILOGUE_BUFFERS,
     RESULT_BUFFERS,
     ROW_BUFFERS,
     Coming,
@@ -240,6 +241,12 @@ def _whole(problem: Problem, frame: Schedule, sizes: Sizes) -> Iterator[Schedule
     room = _room(problem) - room_of(footprint(problem, frame, sizes)) - 32 * sizes.alignment
     if room <= 0:
         return
+    beside = sum(
+        EPILOGUE_BUFFERS * itemsize(array.loaded)
+        for array, kept in zip(problem.arrays, frame.rows, strict=True)
+        if kept is Kept.BLOCK and not array.on_chip
+    )
+    """Bytes a partition of what the epilogue reads with one column of a block."""
 
     def rows(count: int) -> int:
         return problem.m_tiled if _whole_rows(problem, frame) else block(problem.m_tiled, count, sizes.columns)
@@ -249,28 +256,28 @@ def _whole(problem: Problem, frame: Schedule, sizes: Sizes) -> Iterator[Schedule
 
     if problem.lhs.home is Home.STAGED:
         for buffers in (2, 1):
-            yield _with(frame, "rhs", problem.m_tiled, columns(room // (buffers * column)), (1, buffers), sizes)
+            yield _with(frame, "rhs", problem.m_tiled, columns(room // (buffers * column + beside)), (1, buffers), sizes)
         return
     if problem.rhs.home is Home.STAGED:
         for buffers in (2, 1):
             yield _with(frame, "lhs", rows(room // (buffers * column)), problem.n_tiled, (buffers, 1), sizes)
         return
     wide = max((room - rows(sizes.columns) * column) // 3, column)
-    n = columns(min(wide, max(room // 5, sizes.bank_columns * column)) // column)
+    n = columns(min(wide, max(room // 5, sizes.bank_columns * column)) // (column + beside))
     for buffers in (2, 1):
-        yield _with(frame, "lhs", rows((room - 3 * n * column) // (buffers * column)), n, (buffers, 3), sizes)
+        yield _with(frame, "lhs", rows((room - n * (3 * column + beside)) // (buffers * column)), n, (buffers, 3), sizes)
     some = full = False
     for m in dict.fromkeys(rows(sizes.columns * tiles) for tiles in (4, 2, 1)):
         if (some and m == rows(2 * sizes.columns) > rows(sizes.columns)) or (full and problem.lhs.transposed):
             continue  # as many tiles as there are buffers of results are better than fewer
         for streaming, staying in product((3, 2), (2, 1)):
-            n = columns((room - streaming * m * column) // (staying * column))
+            n = columns((room - streaming * m * column) // (staying * column + beside))
             if n >= min(problem.n_tiled, sizes.columns):
                 some, full = True, full or n == problem.n_tiled
                 yield _with(frame, "rhs", m, n, (streaming, staying), sizes)
     for n in sorted({columns(sizes.bank_columns << power) for power in range(2)}):
         for streaming, staying in product((3, 2), (2, 1)):
-            m = rows((room - streaming * n * column) // (staying * column))
+            m = rows((room - n * (streaming * column + beside)) // (staying * column))
             if m >= min(problem.m_tiled, sizes.columns):
                 yield _with(frame, "lhs", m, n, (staying, streaming), sizes)
 

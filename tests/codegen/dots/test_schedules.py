@@ -127,3 +127,16 @@ def test_ways() -> None:
     assert {schedule.lhs.ways for schedule in candidates(each, TIMING)} == {(Way.TRANSPOSED,)}
     assert {schedule.rhs.ways for schedule in candidates(each, TIMING)} == {(Way.LOADED,)}
     assert {schedule.leaves for schedule in candidates(each, TIMING)} == {Leaves.TILES}
+
+
+@pytest.mark.parametrize("room", range(60_000, 180_000, 8_000))
+@pytest.mark.parametrize(("tiles", "k", "n"), [(12, 1024, 4096), (12, 768, 3072), (12, 512, 4096), (32, 512, 8192)])
+def test_rows_beside_a_block_leave_room_for_it(tiles: int, k: int, n: int, room: int) -> None:
+    """What the epilogue reads with each column of a block counts before the block's size is fixed."""
+    each = problem(128 * tiles, k, n, "bf16", "mk,kn")
+    lhs = replace(each.lhs, free=(Atom(tiles, 256 * k), Atom(128, 2 * k)))
+    out = replace(each.out, m=(Atom(tiles, 256 * n), Atom(128, 2 * n)))
+    each = replace(each, m=(tiles, 128), m_dim=1, lhs=lhs, out=out, room=room)
+    row = Result(False, "f32", (), (Atom(tiles, 0), Atom(128, 0)), (Atom(n, 4),))
+    without, beside = map(Planner(TIMING).time, (each, replace(each, arrays=(row,))))
+    assert beside < 1.25 * without
