@@ -176,7 +176,7 @@ def measure(name: str, auto_cast: str, constants: bool, kernels: bool) -> float:
     print(f"{name:<20}{auto_cast:<8}{seconds * 1e6:>9.0f}{bound * 1e6:>9.0f}{seconds / bound:>7.2f}", flush=True)
     if kernels:
         print(report)
-    return seconds / bound
+    return float(seconds / bound)
 
 
 def main() -> None:

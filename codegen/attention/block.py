@@ -122,7 +122,7 @@ class Work(Operands):
         for head, beside in pieces(out.dims[1].size, max(1, sizes.bank_columns // out.dims[2].size)):
             for start, size in pieces(out.dims[2].size, sizes.bank_columns):
                 target = out.index(1, Affine(head), beside).index(2, Affine(start), size)
-                left = self._factor is not None or out.alloc.space is Space.SBUF
+                left = self._scores_factor != 1.0 or out.alloc.space is Space.SBUF
                 bank = tile_in(builder, self._scores, [beside, size], "f32", rows, True) if left else target
                 for number in range(beside):
                     for chunk, (_, terms) in enumerate(pieces(self.problem.depth, sizes.rows)):
@@ -137,9 +137,14 @@ class Work(Operands):
                     self._leave(target, bank)
                 yield
 
+    @property
+    def _scores_factor(self) -> float:
+        """What scores are multiplied with as they leave PSUM."""
+        return 1.0 if self._factor is None or self._scaled else self._factor
+
     def _leave(self, out: Block, bank: Block) -> None:
         """Scores leave PSUM by the engine that has less to do."""
-        factor, in_psum = 1.0 if self._factor is None else self._factor, out.alloc.space is Space.PSUM
+        factor, in_psum = self._scores_factor, out.alloc.space is Space.PSUM
         out, bank = merge_free([out, bank])
         if not in_psum and self._busy[Stream.VECTOR] <= self._busy[Stream.SCALAR]:
             self._emit("tensor_scalar", Stream.VECTOR, [out], [bank], ["multiply"], [factor])

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence, Set
 from dataclasses import replace
-from math import prod
+from math import frexp, prod
 
 from neuronx_cc.codegen.attention.arrays import wanted_order
 from neuronx_cc.codegen.attention.estimate import apart, choose, estimate
@@ -87,6 +87,7 @@ def problem_of(context: Context, attention: Attention, room: int) -> Problem:
         len(steps),
         read,
         shared,
+        _direct(context, attention),
         any(step.band is not None for step in attention.steps),
         _computed(attention, context.sizes.columns),
         outer // heads * dims[attention.row] > FEW and _near(context, attention),
@@ -95,6 +96,18 @@ def problem_of(context: Context, attention: Attention, room: int) -> Problem:
         context.moves_values("bf16"),
         room,
     )
+
+
+def _direct(context: Context, attention: Attention) -> bool:
+    """Whether Vector reads scores in PSUM beside something, without a factor, or with one that queries are multiplied
+    with and stay as exact: a power of two, where they have the exponents of FP32.
+    """
+    factor = factor_of(context, attention)
+    steps = attention.steps[factor is not None :]
+    if not steps or steps[0].band is not None or all(context.splat(x) is not None for x in leaves_of(steps[0])):
+        return False
+    exact = factor is not None and 0 < factor <= 1 and frexp(factor)[0] == 0.5
+    return factor is None or (exact and pe_dtype(attention.scores) == "bf16" and context.moves_values("bf16"))
 
 
 def _computed(attention: Attention, step: int) -> float:

@@ -142,6 +142,8 @@ def rows_work(problem: Problem, schedule: Schedule, timing: Timing) -> Work:
             masked.times(banks) if p.banded else Work(),
         ]
     )
+    if p.direct:
+        return work
     dealt = left[1 if p.steps else work.vector > work.scalar].times(banks)
     even = total([each.times(banks / 2) for each in left])
     return min(work + dealt, work + even, key=lambda each: each.bound)

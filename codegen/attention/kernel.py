@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, groupby, product, zip_longest
-from math import prod
+from math import ceil, prod
 
 from neuronx_cc.codegen.attention.arrays import Arrays, arrays_of
 from neuronx_cc.codegen.attention.block import Work
@@ -88,13 +88,38 @@ class _Loops:
 
     def _around(self, at: tuple[Affine, ...]) -> None:
         """All heads of the dims around, but the innermost, at ``at``."""
-        if self.arrays.heads - len(at) > 1:
+        left = self.arrays.heads - len(at)
+        if left == 2 and self._blocks_beside() and self._blocks_beside() * 2 <= self._several:
+            self._pairs(at)
+        elif left > 1:
             for index in self.context.builder.each(self.arrays.sizes[len(at)], 1):
                 self._around((*at, index))
         elif self.schedule.pack:
             self._packs(at)
         else:
             self._heads(at)
+
+    @property
+    def _several(self) -> int:
+        return heads_at_once(self.problem, self.schedule, self.context.sizes)
+
+    def _even(self, total: int, most: int) -> list[tuple[int, int, int]]:
+        """``total`` in tiles of at most ``most``, as equal as they can be."""
+        return self.context.builder.tiles(total, ceil(total / ceil(total / most)))
+
+    def _blocks_beside(self) -> int:
+        """Bunches of the innermost dim around."""
+        return 0 if self.schedule.pack else self.arrays.sizes[self.arrays.heads - 1] // self.schedule.together
+
+    def _pairs(self, at: tuple[Affine, ...]) -> None:
+        """Heads of both innermost dims around, so that a body of instructions has enough of them."""
+        builder, inner, together = self.context.builder, self._blocks_beside(), self.schedule.together
+        for start, count, size in self._even(self.arrays.sizes[len(at)], self._several // inner):
+            for index in builder.each(count, 1):
+                first = index * size + start
+                places = product(range(size), range(inner))
+                heads = [(*at, first + outer, Affine(number * together)) for outer, number in places]
+                self._bunch(self._all_blocks(heads))
 
     def _packs(self, at: tuple[Affine, ...]) -> None:
         """Blocks of the rows of several heads each."""
@@ -123,8 +148,7 @@ class _Loops:
             for index in builder.each(arrays.sizes[len(at)] // together, 1):
                 self._head((*at, index * together), blocks, written)
         else:
-            several = heads_at_once(self.problem, self.schedule, self.context.sizes)
-            for start, count, size in builder.tiles(arrays.sizes[len(at)] // together, several):
+            for start, count, size in self._even(arrays.sizes[len(at)] // together, self._several):
                 for index in builder.each(count, 1):
                     first = (index * size + start) * together
                     self._bunch(self._all_blocks([(*at, first + number * together) for number in range(size)]))

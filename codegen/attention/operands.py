@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from neuronx_cc.codegen.attention.arrays import Array, Arrays
@@ -17,7 +17,7 @@ from neuronx_cc.codegen.attention.schedule import (
     query_buffers,
     tiles_of,
 )
-from neuronx_cc.codegen.attention.stage import Stager
+from neuronx_cc.codegen.attention.stage import Stager, is_turned
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.dots.filler import transposer_of
 from neuronx_cc.codegen.dots.tiles import Tiles
@@ -115,6 +115,9 @@ class Operands:
     _scores: Ring = field(init=False)
     _sums: Ring = field(init=False)
     _factor: float | None = field(init=False)
+    """The first op on the scores, if it is a product with a constant."""
+    _scaled: bool = field(init=False)
+    """Whether queries are multiplied with it, not scores."""
     _neighbours: bool = field(init=False)
     """Whether a partition takes values of neighbouring columns, so that chunks are every so many columns, not runs of
     them, of which masks by numbers want the first ones only."""
@@ -135,6 +138,8 @@ class Operands:
         transposer = transposer_of(self.context, self.emitter, self.tiles, turns, UNROLLED_TURNS)
         self.stager = Stager(self.tiles, transposer, self.context.sizes.rows, self.schedule.loaded)
         self._factor = factor_of(self.context, self.attention)
+        queries = self._of_heads(self.arrays.queries, self.arrays.queries.at(self._place(())).select([2, 0]), 1)
+        self._scaled = self.problem.direct and not self.schedule.pack and is_turned(queries)
         dense = self.arrays.values.column.stride == itemsize(self.arrays.values.view.dtype)
         self._neighbours = not self.problem.banded and not dense
         self._busy = defaultdict(float)
@@ -214,7 +219,10 @@ class Operands:
         count, heads, deep = query_buffers(p, self.schedule), self.schedule.together, -(-p.depth // partitions)
         tile = self._tile("queries", p.dtype, [deep, heads, size], min(p.depth, partitions), count)
         source = queries.at(under.at).index(0, first, size).select([2, 0])
-        self.stager.fill("queries", tile, self._of_heads(queries, source, heads), queries.stream)
+        stager, factor = self.stager, self._factor
+        if self._scaled and factor is not None:
+            stager = replace(stager, transposer=replace(stager.transposer, factor=factor))
+        stager.fill("queries", tile, self._of_heads(queries, source, heads), queries.stream)
         return tile
 
     def _mask_tile(self, under: Under, head: int, start: int, value: hlo.SSAValue, beside: int, size: int) -> Block:

@@ -38,7 +38,7 @@ MOST_CHUNKS = 16384
 """Chunks of columns of all blocks of rows that are unrolled, each with products of its own."""
 SMALL_TILES = 64
 """Tiles of a few numbers, at most."""
-UNROLLED_BLOCKS = 32
+UNROLLED_BLOCKS = 64
 """Blocks of rows that are no loop."""
 MULTIPLIED = 2048
 """Products of keys and queries on a partition that an instruction makes, if that many: enough that its start does not
@@ -92,6 +92,8 @@ class Problem:
     """Bytes that are read for each score."""
     shared: int
     """How many of them are the same for all heads of the innermost dim around."""
+    direct: bool
+    """Whether the first op on scores reads them in PSUM: queries are multiplied with the factor, if there is one."""
     banded: bool
     """Whether row numbers decide what is computed."""
     computed: float

@@ -21,6 +21,12 @@ def pieces(size: int, step: int) -> Iterator[tuple[int, int]]:
         yield start, min(step, size - start)
 
 
+def is_turned(source: Block) -> bool:
+    """Whether rows [contracted, heads, free] are loaded and transposed: the terms of each lie dense."""
+    contracted, *_, free = source.dims
+    return contracted.size > 1 and contracted.stride == itemsize(source.dtype) and free.stride != contracted.stride
+
+
 @dataclass(frozen=True, slots=True)
 class Stager:
     """Fills tiles [contracted, chunks, free] of one kernel."""
@@ -35,7 +41,7 @@ class Stager:
     def fill(self, name: str, out: Block, source: Block, stream: Stream) -> None:
         """``out[term, chunk, head, free] = source[chunk * rows + term, head, free]``, cast on the way."""
         contracted, heads, free = source.dims
-        if contracted.size > 1 and contracted.stride == itemsize(source.dtype) and free.stride != contracted.stride:
+        if is_turned(source):
             self._turn(name, out, source, stream)
             return
         whole, rest = divmod(contracted.size, self.rows)

@@ -256,7 +256,8 @@ def _whole(problem: Problem, frame: Schedule, sizes: Sizes) -> Iterator[Schedule
 
     if problem.lhs.home is Home.STAGED:
         for buffers in (2, 1):
-            yield _with(frame, "rhs", problem.m_tiled, columns(room // (buffers * column + beside)), (1, buffers), sizes)
+            n = columns(room // (buffers * column + beside))
+            yield _with(frame, "rhs", problem.m_tiled, n, (1, buffers), sizes)
         return
     if problem.rhs.home is Home.STAGED:
         for buffers in (2, 1):
@@ -265,7 +266,8 @@ def _whole(problem: Problem, frame: Schedule, sizes: Sizes) -> Iterator[Schedule
     wide = max((room - rows(sizes.columns) * column) // 3, column)
     n = columns(min(wide, max(room // 5, sizes.bank_columns * column)) // (column + beside))
     for buffers in (2, 1):
-        yield _with(frame, "lhs", rows((room - n * (3 * column + beside)) // (buffers * column)), n, (buffers, 3), sizes)
+        m = rows((room - n * (3 * column + beside)) // (buffers * column))
+        yield _with(frame, "lhs", m, n, (buffers, 3), sizes)
     some = full = False
     for m in dict.fromkeys(rows(sizes.columns * tiles) for tiles in (4, 2, 1)):
         if (some and m == rows(2 * sizes.columns) > rows(sizes.columns)) or (full and problem.lhs.transposed):

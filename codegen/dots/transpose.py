@@ -32,6 +32,8 @@ class Transposer:
     """Most banks of one tile that are no loop."""
     bits: Callable[[str, Sequence[int], int], Block]
     """``bits(dtype, sizes, partitions)``: a tile for parts of bit patterns."""
+    factor: float = 1.0
+    """What values, not parts of bit patterns, are multiplied with on their way out of PSUM."""
 
     def transpose(self, rows: Block, out: Block) -> None:
         """``out[partition, chunk, row] = rows[row, chunk, partition]``; the chunks of ``rows`` may be several dims.
@@ -99,9 +101,9 @@ class Transposer:
         bank, dtype = self.context.fixed.transposes(self.banks, pieces, several), pieces[0].dtype
         watch = self.context.watch
         if watch is not None and itemsize(dtype) < 4 and self._moves_values(dtype):
-            watch.leave(out, bank)
+            watch.leave(out, bank, self.factor)
         else:
-            self.emitter.leave(out, bank)
+            self.emitter.leave(out, bank, self.factor)
 
 
 def _segments(rows: Block, outs: Sequence[Block]) -> Iterator[tuple[Block, Block]]:

@@ -32,14 +32,14 @@ class Watch:
         builder.emit("memset", Stream.VECTOR, [self._found], [], imm=[0.0])
         builder.emit("memset", Stream.VECTOR, [self._ones], [], imm=[1.0])
 
-    def leave(self, out: Block, bank: Block) -> None:
-        """Copy what TensorE transposed to ``out``, and note whether all of it is finite."""
+    def leave(self, out: Block, bank: Block, factor: float = 1.0) -> None:
+        """Copy ``factor`` times what TensorE transposed to ``out``, and note whether all of it is finite."""
         self.used = True
         self._turn = self._turn % TOTALS + 1
         partitions = (out.dims[0], self._found.dims[1])
         total, found = self._found.moved(4 * self._turn).of(partitions), self._found.of(partitions)
         out, bank = merge_free([out, bank])
-        self.builder.emit("activation", Stream.SCALAR, [out, total], [bank], ["copy"], [1.0], ["accumulate"])
+        self.builder.emit("activation", Stream.SCALAR, [out, total], [bank], ["copy"], [factor], ["accumulate"])
         self.builder.emit("scalar_tensor_tensor", Stream.VECTOR, [found], [total, found], ["multiply", "add"], [0.0])
 
     def store(self, target: View) -> None:

@@ -129,3 +129,22 @@ def test_what_is_not_finite_stays_in_its_head(which: int, what: float) -> None:
     np.testing.assert_array_equal(np.isnan(found), np.isnan(wanted))
     finite = np.isfinite(wanted)
     np.testing.assert_allclose(found[finite], wanted[finite], rtol=3e-5, atol=3e-5)
+
+
+@pytest.mark.parametrize(("depth", "mask"), [(64, "none"), (64, "columns"), (32, "columns")])
+def test_heads_of_many_batches(depth: int, mask: str) -> None:
+    """A body of instructions takes heads of several batches, and a loop the bodies; the last one has fewer.
+
+    The factor is a power of two for 64 terms: queries are multiplied with it where scores are read in PSUM.
+    """
+    case, draw = Case(0), np.random.default_rng(1)
+    case.mask, case.layout, case.groups, case.scale, case.depth = mask, "rows first", 1, 1.0, depth
+    shapes = [*[(43, 16, 3, depth)] * 3, (43, 1, 1, 16)]
+    inputs = [draw.standard_normal(shape).astype(jnp.bfloat16) for shape in shapes]
+    compiled = compile_text(text_of(case, *inputs), TRN1)
+    (line,) = compiled.program.schedules.values()
+    assert "3 heads together" in line
+    (found,) = compiled.run(inputs)
+    with jax.enable_x64(True):
+        want = jax.jit(case)(*(np.asarray(x, np.float64) for x in inputs))
+    np.testing.assert_allclose(found.astype(np.float32), want, atol=12 * float(jnp.finfo(jnp.bfloat16).eps))
