@@ -69,8 +69,13 @@ def _lowered(function: Callable[..., Any], specs: Mapping[str, Any], fixed: Fixe
     weights: dict[str, Any] = {}
     if fixed.inline_weights:
         freeze = import_module("tensorflow.python.framework.convert_to_constants").convert_variables_to_constants_v2
-        frozen = freeze(concrete, lower_control_flow=False)
+        try:
+            frozen = freeze(concrete, lower_control_flow=False)
+        except ValueError as error:  # a variable that is assigned
+            raise _state(_said(error), source) from None
         names = [tensor.name.rpartition(":")[0] for tensor in frozen.inputs]
+        if not set(names) <= set(closed):
+            raise _state(_users_of_resources(frozen.graph), source)
         compiled = tf.function(lambda *values: frozen(*values), jit_compile=True)
     else:
         names = list(closed)
@@ -88,6 +93,17 @@ def _lowered(function: Callable[..., Any], specs: Mapping[str, Any], fixed: Fixe
     keys = sorted(results) if isinstance(results, Mapping) else range(len(tf.nest.flatten(results)))
     outputs = tuple(key if isinstance(key, str) else f"out{key}" for key in keys)
     return Model("TensorFlow", bytes(made), tuple(names), outputs, source, weights)
+
+
+def _state(said: str, source: str) -> CompileError:
+    """For handles that freezing leaves: tables, and variables that are assigned."""
+    text = f"{source or 'tf.function'}: it reads or changes what is no constant: {said}"
+    return CompileError("EVRF001", text, "look up outside of the model, and pass state as an input and a result")
+
+
+def _users_of_resources(graph: Any) -> str:
+    users = {each.type for each in graph.get_operations() if any(one.dtype.name == "resource" for one in each.inputs)}
+    return ", ".join(sorted(users - {"Identity"}))
 
 
 def _captured(concrete: Any) -> dict[str, Any]:

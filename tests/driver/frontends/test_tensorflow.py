@@ -92,3 +92,33 @@ def test_what_xla_cannot_compile_is_refused() -> None:
     function = tf.function(lambda x: tf.where(x > 0), input_signature=[tf.TensorSpec([4], tf.float32, name="x")])
     with pytest.raises(neuronx_cc.NeuronError):
         neuronx_cc.compile(neuronx_cc.load_model(function))
+
+
+@needs_tensorflow
+def test_tables_and_state_are_refused_by_name() -> None:
+    import tensorflow as tf
+
+    table = tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer([1, 2], [3.0, 4.0]), 0.0)
+    count = tf.Variable(0.0)
+    spec = [tf.TensorSpec([3], tf.float32)]
+    functions = {
+        "LookupTableFindV2": tf.function(lambda x: table.lookup(tf.cast(x, tf.int32)), input_signature=spec),
+        "AssignAddVariableOp": tf.function(lambda x: x * count.assign_add(1.0), input_signature=spec),
+    }
+    for name, function in functions.items():
+        with pytest.raises(neuronx_cc.CompileError, match=f"EVRF001.*{name}"):
+            neuronx_cc.load_model(function)
+
+
+@needs_tensorflow
+def test_loops_and_branches() -> None:
+    import tensorflow as tf
+
+    def function(x: Any) -> Any:
+        turned = tf.cond(tf.reduce_sum(x) > 0, lambda: x * 2, lambda: -x)
+        return tf.while_loop(lambda i, y: i < 5, lambda i, y: (i + 1, y * 1.1 + 1), (tf.constant(0), turned))[1]
+
+    model = neuronx_cc.load_model(tf.function(function, input_signature=[tf.TensorSpec([3], tf.float32)]))
+    program = neuronx_cc.compile(model, auto_cast="none")
+    for x in (np.float32([1, 2, 3]), np.float32([-1, 2, -3])):
+        np.testing.assert_allclose(program.run({"x": x}).outputs[0], function(tf.constant(x)), rtol=1e-5)
