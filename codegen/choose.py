@@ -12,7 +12,10 @@ from typing import Any, NamedTuple, TypeVar, overload
 
 from neuronx_cc.codegen.convolutions import candidates as of_convolutions
 from neuronx_cc.codegen.convolutions import estimate as convolution_times
+from neuronx_cc.codegen.convolutions import gradient_candidates as of_gradients
+from neuronx_cc.codegen.convolutions import gradient_problem as gradients
 from neuronx_cc.codegen.convolutions import problem as convolutions
+from neuronx_cc.codegen.convolutions.gradient_schedule import Schedule as Contracted
 from neuronx_cc.codegen.convolutions.schedule import Schedule as Convolving
 from neuronx_cc.codegen.dots import candidates as of_dots
 from neuronx_cc.codegen.dots import estimate as dot_times
@@ -20,9 +23,9 @@ from neuronx_cc.codegen.dots import problem as dots
 from neuronx_cc.codegen.dots.schedule import Schedule as Contracting
 from neuronx_cc.ir.isa.timing import Timing
 
-Problem = dots.Problem | convolutions.Problem
-Schedule = Contracting | Convolving
-Posed = TypeVar("Posed", dots.Problem, convolutions.Problem)
+Problem = dots.Problem | convolutions.Problem | gradients.Problem
+Schedule = Contracting | Convolving | Contracted
+Posed = TypeVar("Posed", dots.Problem, convolutions.Problem, gradients.Problem)
 
 
 class Family(NamedTuple):
@@ -36,6 +39,7 @@ class Family(NamedTuple):
 FAMILIES: dict[type[Problem], Family] = {
     dots.Problem: Family(of_dots.candidates, dot_times.estimate, dot_times.bound),
     convolutions.Problem: Family(of_convolutions.candidates, convolution_times.estimate, convolution_times.bound),
+    gradients.Problem: Family(of_gradients.candidates, of_gradients.estimate, of_gradients.bound),
 }
 
 GOOD = 1.25
@@ -60,6 +64,9 @@ class Planner:
 
     @overload
     def choose(self, problem: convolutions.Problem) -> Convolving | None: ...
+
+    @overload
+    def choose(self, problem: gradients.Problem) -> Contracted | None: ...
 
     def choose(self, problem: Problem) -> Schedule | None:
         """The schedule for ``problem``; None where nothing fits."""
@@ -112,6 +119,10 @@ def choose(problem: dots.Problem, timing: Timing, level: int = 2) -> Contracting
 
 @overload
 def choose(problem: convolutions.Problem, timing: Timing, level: int = 2) -> Convolving | None: ...
+
+
+@overload
+def choose(problem: gradients.Problem, timing: Timing, level: int = 2) -> Contracted | None: ...
 
 
 @overload

@@ -16,6 +16,7 @@ from math import gcd, prod
 from typing import NamedTuple
 
 from neuronx_cc.codegen.convolutions.axis import Axis
+from neuronx_cc.codegen.movement.halves import carrier_of
 from neuronx_cc.ir.isa.program import MAX_FREE_DIMS
 from neuronx_cc.ir.isa.timing import Timing
 from neuronx_cc.ir.machine import Sizes
@@ -39,23 +40,29 @@ class Loading(IntEnum):
 TURNED = Loading.TURNED, Loading.TURNED
 
 
+GROUP = 4
+"""Tiles of positions whose transposes share a bank."""
 ENOUGH = 0.75
 """Share of the partitions from which a spread is not worth cutting the block for."""
 
 
 class Pace(NamedTuple):
-    """Times of loads in columns of FP32 on TensorE, and how many rows that has."""
+    """Times of loads and transposes in columns of products on TensorE, and how many rows that has."""
 
     run: float
     """The least of a run."""
     element: float
     """That of a 32-bit word in a long run."""
     rows: int
+    turn: float
+    """A column that is transposed."""
 
     @staticmethod
-    def of(timing: Timing) -> Pace:
-        column = timing.column("f32")
-        return Pace(timing.run_ns / column, itemsize("f32") / timing.dma_rate / column, timing.sizes.rows)
+    def of(timing: Timing, dtype: str = "f32", fast: bool = False) -> Pace:
+        """For products of ``dtype``; ``fast``: values are transposed as such."""
+        column = timing.column(dtype)
+        turn = timing.column(carrier_of(dtype, fast)) / column * (1 if fast else 2)
+        return Pace(timing.run_ns / column, itemsize("f32") / timing.dma_rate / column, timing.sizes.rows, turn)
 
     def columns(self, elements: float) -> float:
         """Columns in the time of a run of so many words."""
@@ -111,10 +118,12 @@ class Spread:
     """Columns that TensorE takes to multiply."""
     turns: int
     """Columns that it takes to transpose."""
+    loads: int
+    """Columns in the time of loading what is not transposed."""
 
     @property
     def cost(self) -> int:
-        return self.products + self.turns
+        return self.products + self.turns + self.loads
 
     @property
     def tiles(self) -> int:
@@ -144,10 +153,13 @@ def spread_of(
         inner = tuple(steps.positions // count for steps, count in zip(axes, partitions, strict=True))
         reach = tuple(reach_of(count, steps, bool(loaded[0])) for count, steps in zip(inner, axes, strict=True))
         plain = tuple(Reach(((count, 1),), 1, 1) for count in inner)
-        turns = _stage_columns(pace, loaded[0], partitions, reach, left) + _stage_columns(
-            pace, loaded[1], partitions, plain, right
-        )
-        found = Spread(partitions, inner, reach, prod(inner) * sums, turns)
+        turns, loads = 0, 0
+        for loading, reached, features in ((loaded[0], reach, left), (loaded[1], plain, right)):
+            if loading is Loading.TURNED:
+                turns += int(prod(each.count for each in reached) * turn_columns(pace, features))
+            else:
+                loads += _load_columns(pace, loading, partitions, reached, features)
+        found = Spread(partitions, inner, reach, prod(inner) * sums, turns, loads)
         if best is None or found.cost < best.cost:
             best = found
     assert best is not None, "one partition always does"
@@ -177,17 +189,15 @@ def tiles_of(spread: Spread, axes: Sequence[Axis]) -> tuple[Tiles, Tiles]:
     return Tiles(spread.partitions, apart, spread.reach), Tiles(spread.partitions, spread.inner, plain)
 
 
-def _turn_columns(features: int, rows: int) -> int:
-    """Columns that both halves of a transposed tile take, with the time of loading it."""
-    return 2 * max(64, features) + 64 * -(-features // rows)
+def turn_columns(pace: Pace, features: int) -> float:
+    """Columns that a transposed tile takes, in both halves of its bits or as values, with the time of loading it."""
+    return pace.turn * (max(64, features) + 32 * -(-features // pace.rows))
 
 
-def _stage_columns(
+def _load_columns(
     pace: Pace, loading: Loading, partitions: Sequence[int], reach: Sequence[Reach], features: int
 ) -> int:
-    """The time of bringing positions onto the partitions, in the columns that TensorE takes meanwhile."""
-    if loading is Loading.TURNED:
-        return prod(each.count for each in reach) * _turn_columns(features, pace.rows)
+    """The time of loading positions onto the partitions, in the columns that TensorE takes meanwhile."""
     runs, elements = prod(partitions) * prod(each.count for each in reach[:-1]), 1
     (count, distance), *_ = reach[-1].loops
     runs, elements = (runs, count) if distance == 1 else (runs * count, 1)
@@ -209,35 +219,17 @@ def _partitions(positions: Sequence[int], most: int) -> Iterator[tuple[int, ...]
                 yield count, *rest
 
 
-def rows_that_fit(
-    totals: Sequence[int],
-    spread: Callable[[Sequence[int]], Spread],
-    room: int,
-    needed: Callable[[Sequence[int]], int],
-    loads: Callable[[Sequence[int]], float],
-    partitions: int,
-) -> list[int] | None:
-    """Positions of each axis in one block, so that ``needed`` bytes a partition fit; None when not even one does.
+def blocks_of(totals: Sequence[int], spread: Callable[[Sequence[int]], Spread], partitions: int) -> Iterator[list[int]]:
+    """Positions of each axis in one block, halved from the outermost axis on until few fill the partitions.
 
-    ``loads``: columns of TensorE in the time of loading a block.
-
-    Blocks are halved from the outermost axis on. Where the positions of a block have no divisors to fill the partitions
-    with, a few less than all may be better.
+    Where the positions of a block have no divisors to fill the partitions with, a few less than all may be better.
     """
-    best: tuple[float, list[int]] | None = None
     rows = list(totals)
     while True:
-        for cut in _trimmed(rows, spread(rows).partitions, partitions):
-            if needed(cut) > room:
-                continue
-            blocks = prod(-(-total // size) for total, size in zip(totals, cut, strict=True))
-            cost = blocks * max(spread(cut).cost, loads(cut))
-            # a block more is a stop of the engines; only clear gains are worth it
-            if best is None or cost < best[0] * 0.9:
-                best = cost, cut
+        yield from _trimmed(rows, spread(rows).partitions, partitions)
         shrinkable = [axis for axis, size in enumerate(rows) if size > 1]
-        if not shrinkable or (best is not None and prod(rows) <= ENOUGH * partitions):
-            return best[1] if best is not None else None
+        if not shrinkable:
+            return
         rows = list(rows)
         rows[shrinkable[0]] = -(-rows[shrinkable[0]] // 2)
 

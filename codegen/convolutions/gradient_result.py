@@ -13,6 +13,7 @@ from math import prod
 
 from neuronx_cc.codegen.convolutions.axis import Taps
 from neuronx_cc.codegen.convolutions.gradient_plan import Piece, Sum, even
+from neuronx_cc.codegen.convolutions.gradient_schedule import result_buffers
 from neuronx_cc.codegen.convolutions.problem import atom_of
 from neuronx_cc.codegen.convolutions.turn import Turner
 from neuronx_cc.codegen.dots.tiles import Tiles
@@ -24,16 +25,10 @@ from neuronx_cc.codegen.emission.views import Atom, View, coalesce
 from neuronx_cc.codegen.movement.halves import part_of
 from neuronx_cc.codegen.movement.transfer import copy
 from neuronx_cc.ir.isa.program import MAX_FREE_DIMS, Stream
-from neuronx_cc.ir.machine import Sizes
 from neuronx_cc.ir.types import FLOATS, itemsize
 
 FEW_NEIGHBOURS = 8
 """Neighbours in the result up to which it is not transposed."""
-
-
-def result_buffers(nbytes: int, sizes: Sizes) -> int:
-    """Of results of ``nbytes`` a partition: as many as stores are under way at once, or two of large ones."""
-    return 4 if nbytes <= sizes.bank_bytes else 2
 
 
 @dataclass(frozen=True)

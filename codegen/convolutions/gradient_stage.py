@@ -10,9 +10,8 @@ from typing import TypeAlias
 
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.convolutions.axis import Axis
-from neuronx_cc.codegen.convolutions.gradient_plan import Loading, Pace, Tiles
-from neuronx_cc.codegen.convolutions.placement import dense_view
-from neuronx_cc.codegen.convolutions.problem import atom_of, contracted, stride_of
+from neuronx_cc.codegen.convolutions.gradient_plan import GROUP, Loading, Tiles
+from neuronx_cc.codegen.convolutions.problem import atom_of, contracted
 from neuronx_cc.codegen.convolutions.schedule import Comes
 from neuronx_cc.codegen.convolutions.stage import Coming, Images, PackAt, RowsAt, Source
 from neuronx_cc.codegen.convolutions.turn import Turner
@@ -22,12 +21,8 @@ from neuronx_cc.codegen.emission.emitter import Emitter
 from neuronx_cc.codegen.emission.views import Atom, View
 from neuronx_cc.codegen.movement.halves import halves_of, part_of
 from neuronx_cc.codegen.movement.transfer import copy
-from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.program import Stream
-from neuronx_cc.ir.types import itemsize
 
-GROUP = 4
-"""Tiles of positions whose transposes share a bank."""
 QUEUE = Stream.DMA_WEIGHT
 """Maps after a gradient do not wait for this queue; they overlap with it where they do not read the gradient."""
 WHOLE = PackAt(0, 1, 1, Affine())
@@ -79,28 +74,11 @@ class Staging:
 class Side:
     """One operand: its kept dim (``n`` or ``o``) on the partitions, then ``c`` and the positions."""
 
-    def __init__(
-        self,
-        context: Context,
-        stage: Staging,
-        value: hlo.SSAValue,
-        order: Sequence[int],
-        axes: Sequence[Axis],
-    ) -> None:
-        self.context, self.stage = context, stage
+    def __init__(self, context: Context, stage: Staging, whole: View, axes: Sequence[Axis], buffers: int) -> None:
+        """``whole``: all of the operand, in HBM, as [positions of axis 0, kept dim, positions...]."""
+        self.context, self.stage, self.whole, self.axes, self.buffers = context, stage, whole, axes, buffers
         self.builder = context.builder
-        self.input, self.order, self.axes = context.source_of(value), tuple(order), axes
-        shape = hlo.shape_of(value)
-        self.inputs, self.batch = shape.dims[order[1]], shape.dims[order[0]]
-        self.buffers = 2
-        self._whole: View | None = None
-
-    @property
-    def whole(self) -> View:
-        """All of the operand, in HBM."""
-        if self._whole is None:
-            self._whole = dense_view(self.context, self.input, self.order, self.inputs)
-        return self._whole
+        self.batch, self.inputs = whole.shape[:2]
 
     def restrict(self, start: int, size: int) -> None:
         """Stage ``size`` of the kept dim's elements from ``start`` on."""
@@ -118,27 +96,6 @@ class Side:
         source = Source(self.x, QUEUE, self.features, stage.dtype, self.batch)
         coming = Coming(comes, self.buffers, 0, stage.raw_bytes, 1)
         return Images(stage.emitter, stage.tiles, stage.turner, source, coming).block(WHOLE, at)
-
-    def load_columns(self, sizes: Sequence[int]) -> float:
-        """Columns of TensorE in the time of loading one feature at ``sizes`` positions of each axis."""
-        view = self.whole
-        width, run, runs = itemsize(view.dtype), 1, 1
-        for axis in reversed(range(len(sizes))):
-            if runs == 1 and atom_of(view, axis if axis == 0 else axis + 1).stride == run * width:
-                run *= sizes[axis]
-            else:
-                runs *= sizes[axis]
-        return runs * Pace.of(self.builder.timing).columns(run * width / 4)
-
-    def loadings(self) -> list[Loading]:
-        """How positions may come onto the partitions."""
-        view = self.whole
-        if stride_of(view, 1) == itemsize(view.dtype):
-            return [Loading.ROWS]
-        last = len(view.dims) - 1
-        if stride_of(view, last) == itemsize(view.dtype):
-            return [Loading.TURNED, Loading.PLANES]
-        return [Loading.TURNED]
 
     def loaded_tile(self, loading: Loading, name: str, tiles: int, partitions: int, buffers: int) -> Block:
         """Room for transposed tiles: [partitions, tiles, kept dim], stored as they lie in HBM."""

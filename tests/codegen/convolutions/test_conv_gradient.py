@@ -1,26 +1,33 @@
 """Gradients of kernels: spreads of positions over partitions, taps without input, results cut into parts."""
 
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import product
 from math import prod
 from typing import Any
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
-from generated import TRN1, check_function, check_text, compile_text
+from generated import TRN1, check_function, check_text, compile_text, text_of
 from jax import lax
 
-from neuronx_cc.codegen.convolutions import gradient_kernel as conv_gradient_kernel
+from neuronx_cc.codegen.choose import FAMILIES, Planner, choose
+from neuronx_cc.codegen.convolutions import gradient_candidates, gradient_schedule
 from neuronx_cc.codegen.convolutions.gradient_plan import (
     Pace,
     Steps,
+    blocks_of,
     parts_of,
     pieces_of,
-    rows_that_fit,
     spread_of,
     sum_banks,
 )
+from neuronx_cc.codegen.convolutions.gradient_problem import Problem
+from neuronx_cc.codegen.convolutions.gradient_schedule import Schedule
 from neuronx_cc.codegen.emission.memory import Arena
 from neuronx_cc.ir.isa.program import Instr
 from neuronx_cc.ir.isa.timing import Timing
@@ -87,14 +94,15 @@ def test_the_taps_move_what_has_few_features(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Results of few features: those are shifted, from the last tap to the first."""
-    monkeypatch.setattr(conv_gradient_kernel, "SWAPPED_FROM", float("inf"))
-    faces: list[bool] = []
-    face = conv_gradient_kernel._Gradient._face
-    monkeypatch.setattr(
-        conv_gradient_kernel._Gradient,
-        "_face",
-        lambda self, form, swapped: (faces.append(swapped), face(self, form, swapped))[1],
-    )
+    family, taken = FAMILIES[Problem], list[Schedule]()
+
+    def swapped(problem: Problem, timing: Timing) -> Iterator[Schedule]:
+        for schedule in family.candidates(problem, timing):
+            if schedule.face == 1:
+                taken.append(schedule)
+                yield schedule
+
+    monkeypatch.setitem(FAMILIES, Problem, family._replace(candidates=swapped))
     random = np.random.default_rng(features)
     image = {"N": 2, "C": features, "H": 13, "W": 12}
     taps = {"O": outputs, "I": features, "H": kernel[0], "W": kernel[1]}
@@ -108,7 +116,7 @@ def test_the_taps_move_what_has_few_features(
     x, y = (array.astype(getattr(ml_dtypes, dtype, dtype)) for array in (x, normal(random, *y.shape)))
     w = w.astype(x.dtype)
     check_function(lambda x, y: jax.vjp(lambda w: forward(x, w), jnp.zeros_like(w))[1](y), x, y)
-    assert faces == [False, True]
+    assert taken
 
 
 @pytest.mark.parametrize(
@@ -213,7 +221,7 @@ def test_large_volumes_fit(x: str, y: str, shape: str, window: str) -> None:
 def test_little_room(monkeypatch: pytest.MonkeyPatch, labels: str, most: int, random: np.random.Generator) -> None:
     """Blocks of some positions, and of some features, where SBUF is nearly full."""
     monkeypatch.setattr(Arena, "largest_gap", lambda self: 26_000)
-    monkeypatch.setattr(conv_gradient_kernel, "MAX_SUMS", most)
+    monkeypatch.setattr(gradient_candidates, "MAX_SUMS", most)
     y = "3,3,140,40" if labels.endswith("01bf") else "140,40,3,3"
     text = gradient_text("140,3,14,14", "40,3,14,14", y, "size=14x14 pad=1_1x1_1", labels)
     check_text(text, normal(random, 140, 3, 14, 14), normal(random, 40, 3, 14, 14))
@@ -243,27 +251,61 @@ def test_spreads(positions: tuple[int, ...], step: int) -> None:
                 assert apart[position * reach.position + tap * reach.tap] == position * step + tap
 
 
-def test_blocks_fit_or_are_refused() -> None:
-    def spread(rows: Any) -> Any:
-        return spread_of(PACE, tuple(Steps(size, 1, 3, 1) for size in rows), 64, 64)
-
-    assert rows_that_fit([4, 56, 56], spread, 10**6, prod, lambda rows: 0, 128) == [4, 56, 56]
-    fitting = rows_that_fit([4, 56, 56], spread, 2000, prod, lambda rows: 0, 128)
-    assert fitting is not None
-    assert prod(fitting) <= 2000
-    assert prod(spread(fitting).partitions) >= 96
-    assert rows_that_fit([4, 56, 56], spread, 0, prod, lambda rows: 0, 128) is None
+def test_nothing_fits_without_room() -> None:
+    problem = next(gradients("float32"))
+    assert choose(replace(problem, room=0), Timing(TRN1)) is None
 
 
-def test_blocks_hold_rows_that_a_dma_moves_well() -> None:
+def test_blocks_are_halved_and_trimmed() -> None:
     def spread(rows: Any) -> Any:
         return spread_of(PACE, tuple(Steps(size, 2, 1, 1) for size in rows), 256, 512)
 
-    def loads(rows: Any) -> float:
-        return 1536 * PACE.columns(rows[1] * rows[2])
+    assert next(blocks_of([1, 28, 28], spread, 128)) == [1, 28, 28]
+    assert [1, 7, 28] in blocks_of([1, 28, 28], spread, 128)
+    assert [1, 128] in blocks_of([1, 131], spread, 128)
 
-    assert rows_that_fit([1, 28, 28], spread, 200, prod, lambda rows: 0, 128) == [1, 4, 28]
-    assert rows_that_fit([1, 28, 28], spread, 200, prod, loads, 128) == [1, 7, 28]
+
+def gradients(dtype: str) -> Iterator[Problem]:
+    """Those of some convolutions, as the planner sees them."""
+    for layout, features, outputs, side, taps in product(LAYOUTS[:2], (3, 64, 200), (16, 128), (14, 28), (1, 3, 7)):
+        image = {"N": 4, "C": features, "H": side, "W": side}
+        kernel = {"O": outputs, "I": features, "H": taps, "W": taps}
+        x, w = (
+            np.broadcast_to(np.zeros((), dtype), [dims[c] for c in order])
+            for dims, order in ((image, layout[0]), (kernel, layout[1]))
+        )
+
+        def forward(x: Any, w: Any, numbers: tuple[str, str, str] = layout) -> Any:
+            return lax.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=numbers)
+
+        posed: list[Problem] = []
+
+        def note(planner: Planner, problem: Any, found: list[Problem] = posed) -> Any:
+            found.extend([problem] if isinstance(problem, Problem) else [])
+            return choose(problem, planner.timing, planner.level)
+
+        y = np.broadcast_to(np.zeros((), dtype), jax.eval_shape(forward, x, w).shape)
+        with mock.patch.object(Planner, "choose", note):
+            compile_text(text_of(lambda x, y, w=w, f=forward: jax.vjp(lambda w: f(x, w), w)[1](y)[0], x, y))
+        yield from posed
+
+
+def test_schedules_are_values_that_fit_and_print() -> None:
+    timing = Timing(TRN1)
+    problems = list(gradients("float32"))
+    assert len(problems) > 12
+    for problem in problems:
+        chosen = choose(problem, timing)
+        assert chosen is not None
+        assert chosen == choose(problem, timing)
+        framed = gradient_schedule.frame(problem, chosen, timing)
+        assert framed.nbytes(chosen.rows) <= problem.room
+        least = gradient_candidates.bound(problem, timing)
+        times = [
+            gradient_candidates.estimate(problem, s, timing) for s in gradient_candidates.candidates(problem, timing)
+        ]
+        assert 0.9 * least <= gradient_candidates.estimate(problem, chosen, timing) == min(times)
+        assert "\n" not in chosen.line(problem)
 
 
 @pytest.mark.parametrize(("taps", "features", "most"), [((3, 3), 64, 128), ((7, 7), 3, 128), ((1,), 2000, 512)])
