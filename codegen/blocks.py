@@ -9,6 +9,9 @@ from neuronx_cc.codegen import needs
 from neuronx_cc.codegen.attention import choose as attention_choice
 from neuronx_cc.codegen.attention import kernel as attention_kernel
 from neuronx_cc.codegen.attention.pattern import Attention
+from neuronx_cc.codegen.chains import choose as chain_choice
+from neuronx_cc.codegen.chains import kernel as chain_kernel
+from neuronx_cc.codegen.chains.pattern import Chain
 from neuronx_cc.codegen.context import Context, Left
 from neuronx_cc.codegen.control import regions as control
 from neuronx_cc.codegen.emission.views import View
@@ -38,8 +41,10 @@ class Block:
     @classmethod
     def of(cls, context: Context, computation: hlo.ComputationOp, without: Set[hlo.Operation] = frozenset()) -> Block:
         """The kernels of ``computation``, but of the ops ``without``, which nothing needs."""
-        attentions = attention_choice.worthwhile(context, computation, without)
-        inside = formation.inside_of(attentions)
+        chains = chain_choice.worthwhile(context, computation, without)
+        chained = {op for each in chains for op in each.ops}
+        attentions = attention_choice.worthwhile(context, computation, without | chained)
+        inside = formation.inside_of(attentions) | chained
         late = recompute.spread(computation, inside)
         epilogues = epilogue_choice.worthwhile(context, computation, inside | without)
         context.cast_on_load(computation, {op for ops in epilogues.values() for op in ops})
@@ -50,7 +55,8 @@ class Block:
             context.sizes,
             without,
             context.effectful,
-            attentions,
+            [*((each.ops, each) for each in attentions), *((each.ops, each) for each in chains)],
+            inside,
             epilogues,
             late,
         )
@@ -113,10 +119,12 @@ class Block:
                 context.homes[op.result] = [context.new_hbm(op.result)]
             return
         start = len(context.builder.program.records)
-        if kernel.attention is None:
+        if kernel.together is None:
             straighten(context, first)
-        if isinstance(kernel.attention, Attention):
-            attention_kernel.lower(context, kernel.attention)
+        if isinstance(kernel.together, Attention):
+            attention_kernel.lower(context, kernel.together)
+        elif isinstance(kernel.together, Chain):
+            chain_kernel.lower(context, kernel.together)
         elif kernel.is_map:
             map_kernel.lower(context, kernel, self.member, step)
         elif first.opcode in CONTRACTIONS:

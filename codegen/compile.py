@@ -62,7 +62,7 @@ def lower_module(
             try:
                 return _lower(module, context)
             except NoRoomLeft as found:
-                apart.add(found.scores)
+                apart.add(found.first)
             except CompileError as error:  # tiles find no room beside what is kept on chip
                 if error.code != "EXSP001" or not parts[1:]:
                     raise

@@ -20,7 +20,7 @@ def wanted() -> bool:
 
 def reads_all(kernel: Kernel) -> bool:
     """Whether ``kernel`` reads each element of each operand."""
-    if kernel.is_map or isinstance(kernel.attention, Attention):
+    if kernel.is_map or kernel.together is not None:
         return True
     lowering = CONTRACTIONS.get(kernel.kind) or LOWERINGS.get(kernel.kind)
     return lowering is not None and not lowering.in_part
@@ -32,7 +32,7 @@ def note(context: Context, kernel: Kernel, member: dict[hlo.SSAValue, Kernel], f
     kind = kernel.kind
     if not reads_all(kernel) or first == len(program.records):
         return
-    attention = kernel.attention
+    attention = kernel.together
     part = set(map(base, attention.read_in_part())) if isinstance(attention, Attention) else set()
     made = [view for op in kernel.ops for result in op.results for view in context.homes.get(result, ())]
     for operand in dict.fromkeys(operand for op in kernel.ops for operand in operands_of(op)):

@@ -43,11 +43,11 @@ from neuronx_cc.ir import hlo
 
 
 class NoRoomLeft(Exception):
-    """What stays on chip leaves no piece of SBUF that is large enough for an attention, which was to be one kernel."""
+    """What stays on chip leaves no piece of SBUF that is large enough for a kernel of several contractions."""
 
-    def __init__(self, attention: Attention) -> None:
-        super().__init__(attention.product.loc.name)
-        self.scores = attention.scores
+    def __init__(self, first: hlo.DotOp) -> None:
+        super().__init__(first.loc.name)
+        self.first = first
 
 
 def lower(context: Context, attention: Attention) -> None:
@@ -62,7 +62,7 @@ def lower(context: Context, attention: Attention) -> None:
     problem = replace(problem, beside=arrays.sizes[arrays.heads - 1] if arrays.heads else 1)
     schedule = choose(problem, context.timing)
     if schedule is None:
-        raise NoRoomLeft(attention)
+        raise NoRoomLeft(attention.scores)
     builder.program.schedules[builder.kernel] = schedule.line(problem)
     builder.sbuf.make_room(footprint(problem, schedule, builder.sizes))
     with TilePool(builder, f"attention {attention.product.loc.name}") as pool:

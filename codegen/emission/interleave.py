@@ -53,7 +53,7 @@ def interleave(builder: Builder, tiles: Sequence[Iterator[None]], steps: int, un
             continue
         for record in builder.program.records[start:]:
             if isinstance(record, Instr) and record.stream in COMPUTING:
-                tile.ready = _done(builder.timing, record, free, tile.ready)
+                tile.ready = done(builder.timing, record, free, tile.ready)
 
 
 def _emits(steps: Iterator[None]) -> bool:
@@ -61,7 +61,7 @@ def _emits(steps: Iterator[None]) -> bool:
     return next(steps, steps) is not steps
 
 
-def _done(timing: Timing, instr: Instr, free: dict[Stream, float], ready: float) -> float:
+def done(timing: Timing, instr: Instr, free: dict[Stream, float], ready: float) -> float:
     """When the result of ``instr``, whose operands are ``ready``, is there; its engine is busy until it is ``free``."""
     end = max(free.get(instr.stream, 0.0), ready) + duration_ns(instr, timing.machine)
     free[instr.stream] = end

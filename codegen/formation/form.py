@@ -49,21 +49,21 @@ def form(
     sizes: Sizes,
     without: Set[hlo.Operation] = frozenset(),
     effectful: Set[str] = frozenset(),
-    attentions: Sequence[Attention] = (),
+    together: Sequence[tuple[Sequence[hlo.HloOp], object]] = (),
+    inside: Set[hlo.Operation] = frozenset(),
     epilogues: Mapping[hlo.HloOp, Sequence[hlo.HloOp]] = MappingProxyType({}),
     late: Set[hlo.Operation] = frozenset(),
 ) -> list[Kernel]:
     """Kernels of ``computation`` in execution order, but of the ops ``without``.
 
     ``combiner_of``: computation -> opcode of a simple combiner. ``load_casts``: results of casts that no kernel
-    computes (``graph.is_load_cast``). ``effectful``: computations that do more than compute. ``attentions``: ops that
-    are a kernel together, as are contractions with their ``epilogues``. ``late``: see ``recompute.spread``.
+    computes (``graph.is_load_cast``). ``effectful``: computations that do more than compute. ``together``: ops that
+    are a kernel, and what they are together; they are ``inside``, as is what only they need. So are contractions with
+    their ``epilogues``. ``late``: see ``recompute.spread``.
     """
-    last: dict[hlo.HloOp, tuple[Sequence[hlo.HloOp], Attention | None]] = {
-        each.ops[-1]: (each.ops, each) for each in attentions
-    }
+    last: dict[hlo.HloOp, tuple[Sequence[hlo.HloOp], object]] = {ops[-1]: (ops, what) for ops, what in together}
     last |= {ops[-1]: ((op, *ops), None) for op, ops in epilogues.items()}
-    inside = inside_of(attentions) | {op for ops, _ in last.values() for op in ops}
+    inside = inside | {op for ops, _ in last.values() for op in ops}
     formation = _Formation(combiner_of, late - inside, sizes)
     for op in ops_of(computation.block):
         if op in last:
@@ -113,12 +113,12 @@ class _Formation:
         if source in self.member:
             self.member[cast.results[0]] = self.member[source]
 
-    def place_together(self, ops: Sequence[hlo.HloOp], attention: Attention | None) -> None:
-        """Make one kernel of all ``ops``, which may be an attention."""
+    def place_together(self, ops: Sequence[hlo.HloOp], what: object) -> None:
+        """Make one kernel of all ``ops``, which may be an attention or a chain."""
         for op in ops:
             self._place_late(op)
         kernel = self._new(ops[0], False)
-        kernel.attention = attention
+        kernel.together = what
         for op in ops[1:]:
             self._join(op, kernel)
 

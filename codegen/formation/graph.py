@@ -40,13 +40,15 @@ class Kernel:
     """The axis of ``shape`` along which scans of a map kernel run; each tile holds all of it."""
     joined: tuple[int, ...] = ()
     """How many dims of its ops, without size-1 dims, each axis of ``shape`` is: one each where empty."""
-    attention: object = None
-    """What the ops are together, if they are an attention (``codegen.attention.pattern``)."""
+    together: object = None
+    """What the ops are together: an attention (``codegen.attention``), a chain (``codegen.chains``) or nothing."""
 
     @property
     def kind(self) -> str:
         """In the names of kernels."""
-        return "attention" if self.attention is not None else "map" if self.is_map else self.ops[0].opcode
+        if self.together is not None:
+            return type(self.together).__name__.lower()
+        return "map" if self.is_map else self.ops[0].opcode
 
     @property
     def rows(self) -> tuple[int, ...]:

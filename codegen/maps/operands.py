@@ -52,7 +52,9 @@ class Operands:
             assert deferred is not None, "deferred ops have one constant operand"
             return deferred
         if source is not None:
-            return replace(here[source], dtype=hlo.shape_of(operand).dtype)  # a bit cast may lie between
+            dtype = hlo.shape_of(operand).dtype
+            same = dtype == hlo.shape_of(source).dtype  # else a bit cast lies between
+            return here[source] if same else replace(here[source], dtype=dtype)
         constant = self.context.splat(operand)
         if constant is not None:
             return Splat(constant, hlo.shape_of(operand).dtype)

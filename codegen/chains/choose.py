@@ -1,0 +1,125 @@
+"""Which chains become one kernel, and how they are cut: those that fit, and take less time than through HBM."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Set
+from math import ceil
+
+from neuronx_cc.codegen.chains.body import inner_kernel
+from neuronx_cc.codegen.chains.pattern import Chain, find, made_by, separate
+from neuronx_cc.codegen.chains.schedule import Schedule
+from neuronx_cc.codegen.context import Context
+from neuronx_cc.codegen.dots.problem import divisor, order_of
+from neuronx_cc.codegen.formation.graph import base
+from neuronx_cc.codegen.maps.elementwise import ACTIVATION, ARITHMETIC
+from neuronx_cc.codegen.maps.fusion import Fusion
+from neuronx_cc.codegen.maps.lifetimes import Alive, last_uses, tiles_alive
+from neuronx_cc.codegen.residents import KEPT_SHARE, RESIDENT_SHARE
+from neuronx_cc.ir import hlo
+from neuronx_cc.ir.machine import Sizes
+from neuronx_cc.ir.types import itemsize
+
+UNROLLED_BLOCKS = 32
+"""Blocks of rows in straight-line code."""
+LEAST_PARTS = 64
+"""Partitions that rows and columns are dealt out over, at least."""
+WIDEST = 2
+"""Times the rows of TensorE, that operands have terms: the longer, the less what lies between counts."""
+LEFT = 0.9
+"""Of what is free, at least: the rest may lie in pieces."""
+READING = frozenset([*ARITHMETIC, *ACTIVATION, "divide", "convert"])
+"""Ops that compute in FP32 whatever floats they read."""
+UNDER_WAY = (6, 5, 4, 3, 2, 1)
+"""Blocks of rows."""
+SCRATCH = 2
+"""Tiles that ops use besides."""
+
+
+def worthwhile(
+    context: Context, computation: hlo.ComputationOp, without: Set[hlo.Operation] = frozenset()
+) -> list[Chain]:
+    """The chains of ``computation`` that are a kernel each, with ops of their own; none with an op ``without``."""
+    share = RESIDENT_SHARE if not context.prefix else KEPT_SHARE  # in loops, for which operands are staged
+    room = int((context.sizes.sbuf_bytes - context.sizes.sbuf_share(share)) * LEFT)
+    found = []
+    for chain in find(computation, context.combiners, without):
+        staged = any((op, index) in context.residents.staged for op in chain.ops for index in (0, 1))
+        taken = any(op in context.apart for op in chain.sources)
+        if not staged and not taken and schedule_of(context, chain, room) is not None:
+            found.append(separate(chain))
+    return found
+
+
+def schedule_of(context: Context, chain: Chain, room: int) -> Schedule | None:
+    """The schedule with most under way that fits ``room`` bytes a partition; None where none does."""
+    sizes = context.sizes
+    rows, columns = chain.dims[-2:]
+    parts = [divisor(size, sizes.rows) for size in (rows, columns)]
+    widths = [sink.width for sink in chain.sinks] + [_depth(op) for op in chain.sources]
+    if min(parts) < LEAST_PARTS or max(widths) > WIDEST * sizes.rows or rows // parts[0] > UNROLLED_BLOCKS:
+        return None
+    alive = _alive(context, chain)
+    fitting = (each for each in _candidates(chain, parts, sizes) if footprint(chain, each, alive, sizes) <= room)
+    return next(fitting, None)
+
+
+def _alive(context: Context, chain: Chain) -> Alive:
+    """Of tiles of a block of rows."""
+    kernel, member, stored = inner_kernel(chain)
+    fusion = Fusion(context, kernel, member, stored, lambda _: False, lambda _: False)
+    given = [*(op.result for op in chain.sources), *(x for x in chain.read if context.splat(x) is None)]
+    return tiles_alive(kernel, given, last_uses(kernel, member, fusion.within), {*fusion.within})
+
+
+def _candidates(chain: Chain, parts: list[int], sizes: Sizes) -> Iterator[Schedule]:
+    rows, columns = chain.dims[-2:]
+    blocks, chunks = rows // parts[0], columns // parts[1]
+    heads = max(1, min(chain.dims[-3] if len(chain.dims) > 2 else 1, UNROLLED_BLOCKS // blocks))
+    across = [sink for sink in chain.sinks if sink.across]
+    banks = sum(ceil(chunks / (sizes.bank_columns // sink.width)) for sink in across)
+    in_psum = banks <= sizes.banks - 4
+    left = sizes.banks - 1 - (banks if in_psum else len(across))
+    each = ceil(4 * columns / sizes.bank_bytes)
+    stay = (left - 1) // each if _may_stay(chain) else 0
+    stay = stay if stay >= max(2, len(chain.sources)) else 0
+    turning = left - stay * each if stay else 1 + (left >= 5)
+    if left - turning < 1:
+        return
+    for under_way in UNDER_WAY:
+        yield Schedule(
+            parts[0], blocks, parts[1], chunks, heads, min(under_way, blocks * heads), in_psum, left - turning, stay,
+            turning,
+        )  # fmt: skip
+
+
+def _may_stay(chain: Chain) -> bool:
+    """Whether all that read products of contractions read FP32, whatever their type is."""
+    made = {op.result for op in chain.sources}
+    readers = (op for op in chain.inner if not made.isdisjoint(made_by(x, chain.dims) for x in op.operands))
+    return all(op.opcode in READING for op in readers)
+
+
+def footprint(chain: Chain, schedule: Schedule, alive: Alive, sizes: Sizes) -> int:
+    """Bytes of each partition of SBUF, where tiles of a block of rows are ``alive``."""
+    s = schedule
+    tiles = alive.aligned(s.columns, 1, sizes.alignment) + SCRATCH * 4 * s.columns
+    lengths = s.row_blocks, s.column_chunks
+    staged = {
+        (base(x), across): 2 * lengths[not across] * width
+        for x, across, width in (
+            *((op.operands[index], not index, _depth(op)) for op in chain.sources for index in (0, 1)),
+            *((sink.other, sink.across, sink.width) for sink in chain.sinks),
+        )
+    }
+    nbytes = sum(staged.values()) + sum(
+        2 * ceil(_depth(op) / sizes.rows) * sum(chain.dims[-2:]) for op in chain.sources
+    )
+    for sink in chain.sinks:
+        kept = itemsize(sink.op.shape.dtype) + 4 * (sink.across and not s.in_psum)
+        nbytes += kept * lengths[sink.across] * sink.width
+    turned = 2 * 2 * s.column_chunks * s.row_parts
+    return s.under_way * tiles + s.staged * nbytes + turned + 64 * sizes.alignment
+
+
+def _depth(op: hlo.DotOp) -> int:
+    return hlo.shape_of(op.operands[0]).dims[order_of(op, 0)[2][0]]

@@ -1,0 +1,396 @@
+"""Chains of contractions and what lies between them: block of rows by block of rows, nothing between in HBM.
+
+A block of rows has its products, rows on the partitions, in SBUF; elementwise ops and folds of rows are those of maps.
+What is contracted along the columns is transposed; what is contracted along the rows is multiplied as it is, and adds
+up in PSUM or SBUF over all blocks. Rows, and columns, are dealt out over the partitions, each of which takes
+neighbours, so that all is loaded and stored in long runs.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from neuronx_cc.codegen.attention.kernel import NoRoomLeft
+from neuronx_cc.codegen.attention.stage import pieces
+from neuronx_cc.codegen.chains.arrays import Array, Arrays, arrays_of
+from neuronx_cc.codegen.chains.body import Body
+from neuronx_cc.codegen.chains.choose import LEFT, schedule_of
+from neuronx_cc.codegen.chains.pattern import Chain, Sink
+from neuronx_cc.codegen.chains.schedule import Schedule
+from neuronx_cc.codegen.chains.slots import Slots
+from neuronx_cc.codegen.context import Context
+from neuronx_cc.codegen.dots.filler import transposer_of
+from neuronx_cc.codegen.dots.problem import pe_dtype, rounding_of
+from neuronx_cc.codegen.dots.tiles import Tiles
+from neuronx_cc.codegen.dots.transpose import Transposer
+from neuronx_cc.codegen.emission.builder import Affine, Block, Ring
+from neuronx_cc.codegen.emission.emitter import Emitter
+from neuronx_cc.codegen.emission.interleave import COMPUTING, done
+from neuronx_cc.codegen.emission.tiles import TilePool, tile_in
+from neuronx_cc.codegen.emission.views import Atom
+from neuronx_cc.codegen.movement.halves import carrier_of
+from neuronx_cc.codegen.movement.transfer import copy
+from neuronx_cc.ir import hlo
+from neuronx_cc.ir.isa.program import Instr, Stream
+
+UNROLLED_TURNS = 256
+"""Banks of transposes that are no loop."""
+
+
+def lower(context: Context, chain: Chain) -> None:
+    """Emit the kernel and give the results of its last contractions homes."""
+    builder = context.builder
+    for op in (*chain.sources, *(sink.op for sink in chain.sinks)):
+        dtype = pe_dtype(op)
+        context.fixed.identity(carrier_of(dtype, context.moves_values(dtype)))
+    schedule = schedule_of(context, chain, int(builder.sbuf.largest_gap() * LEFT))
+    if schedule is None:
+        raise NoRoomLeft(chain.sources[0])
+    arrays = arrays_of(context, chain, schedule)
+    builder.program.schedules[builder.kernel] = schedule.line()
+    with TilePool(builder, f"chain {chain.sinks[-1].op.loc.name}") as pool:
+        _Loops(context, chain, arrays, schedule, pool).emit()
+
+
+@dataclass(slots=True)
+class _Head:
+    """What is there of the head under way."""
+
+    number: int
+    at: tuple[Affine, ...]
+    tiles: dict[object, Block]
+    """Operands: (value, layout) -> its tile."""
+    made: dict[Sink, Block]
+    """What is made for each last contraction: results in SBUF, or sums in PSUM."""
+    done: Counter[Sink]
+    """Blocks of rows of which it has that."""
+
+
+@dataclass(slots=True, eq=False)
+class _Rows:
+    """A block of rows under way."""
+
+    head: _Head
+    block: int
+    left: int
+    """Contractions that are still to be made of it."""
+    ready: float
+    """When what has been emitted is done, in nanoseconds."""
+    steps: Iterator[bool] = field(init=False)
+    emitted: int = 0
+
+
+@dataclass(slots=True)
+class _Loops:
+    """All heads, and all blocks of rows of each."""
+
+    context: Context
+    chain: Chain
+    arrays: Arrays
+    schedule: Schedule
+    pool: TilePool
+    tiles: Tiles = field(init=False)
+    emitter: Emitter = field(init=False)
+    body: Body = field(init=False)
+    _order: list[hlo.HloOp | Sink] = field(init=False)
+    _ends: dict[hlo.HloOp | Sink, list[hlo.SSAValue]] = field(init=False)
+    _transposer: Transposer = field(init=False)
+    _scores: Ring | None = field(init=False)
+    _along: Ring = field(init=False)
+    slots: Slots = field(init=False)
+    _sums: dict[Sink, Ring] = field(init=False)
+    _summed: dict[Sink, _Head] = field(default_factory=dict)
+    """Whose sums over rows are under way."""
+
+    def __post_init__(self) -> None:
+        builder, s = self.context.builder, self.schedule
+        name = self.chain.sinks[-1].op.loc.name
+        self.tiles = Tiles(builder, name, {}, self.pool)
+        self.emitter = Emitter(builder, lambda like, dtype: self.body.scratch(like, dtype))
+        self._sums = {}
+        for sink in self.chain.sinks:
+            if sink.across:
+                banks = s.sum_banks(sink.width, self.context.sizes.bank_columns) if s.in_psum else 1
+                nbytes = banks * self.context.sizes.bank_bytes
+                ring = builder.ring(builder.psum, nbytes, 1, name)
+                self.pool._banks.append(ring)
+                self._sums[sink] = ring
+        self._along = self.tiles.banks(1, "results")
+        turns = self.tiles.banks(s.turning, "transposes")
+        self.slots = Slots.of(self.pool, s, self.context.sizes) if s.stay else Slots()
+        self._scores = None if s.stay else self.tiles.banks(s.products, "products")
+        own = TilePool(builder, f"tile of chain {name}")
+        self.body = Body(self.context, self.chain, s, own, self.slots, self.emitter)
+        self._order, self._ends = self.body.order, self.body.ends
+        self._transposer = transposer_of(self.context, self.emitter, self.tiles, turns, UNROLLED_TURNS)
+
+    # ---- loops ----------------------------------------------------------------------------------------------------
+
+    def emit(self) -> None:
+        self._around(())
+        self.body.pool.free()
+
+    def _around(self, at: tuple[Affine, ...]) -> None:
+        """All heads of the dims around, but the innermost, at ``at``."""
+        builder, sizes = self.context.builder, self.chain.dims[:-2]
+        if not sizes:
+            self._heads([()])
+            return
+        if len(at) < len(sizes) - 1:
+            for index in builder.each(sizes[len(at)], 1):
+                self._around((*at, index))
+            return
+        for start, count, size in builder.tiles(sizes[-1], self.schedule.heads):
+            for index in builder.each(count, 1):
+                self._heads([(*at, index * size + (start + number)) for number in range(size)])
+
+    def _heads(self, heads: Sequence[tuple[Affine, ...]]) -> None:
+        """Heads one after the other: next comes a step of the block that can go on first, as in ``interleave``."""
+        builder, s = self.context.builder, self.schedule
+        apart = -(-self.steps // s.under_way)
+        waiting = deque((number, block) for number in range(len(heads)) for block in range(s.row_blocks))
+        staged: list[_Head] = []
+        going: list[_Rows] = []
+        free: dict[Stream, float] = {}
+        with builder.unrolled():
+            while waiting or going:
+                oldest = min([each.head.number for each in going] + [number for number, _ in [*waiting][:1]])
+                if len(staged) < len(heads) and len(staged) - oldest < s.staged:
+                    staged.append(self._staged(len(staged), heads[len(staged)]))
+                near = not going or (going[-1].emitted >= apart and len(going) < s.under_way)
+                if waiting and near and waiting[0][0] < len(staged):
+                    number, block = waiting.popleft()
+                    rows = _Rows(staged[number], block, len(self.chain.sources), going[0].ready if going else 0.0)
+                    rows.steps = self._block(rows, going)
+                    going.append(rows)
+                self._step(going, free)
+
+    def _step(self, going: list[_Rows], free: dict[Stream, float]) -> None:
+        """Emit a step of the first block that can go on: the oldest always can."""
+        builder = self.context.builder
+        for rows in sorted(going, key=lambda each: each.ready):
+            start = len(builder.program.records)
+            goes_on = next(rows.steps, None)
+            if goes_on is None:
+                going.remove(rows)
+                return
+            if goes_on:
+                rows.emitted += 1
+                for record in builder.program.records[start:]:
+                    if isinstance(record, Instr) and record.stream in COMPUTING:
+                        rows.ready = done(builder.timing, record, free, rows.ready)
+                return
+
+    @property
+    def steps(self) -> int:
+        """Of a block of rows."""
+        return self.body.steps + len(self.chain.sources) * -(-self.schedule.columns // 512) + len(self.chain.sinks) + 1
+
+    # ---- operands -------------------------------------------------------------------------------------------------
+
+    def _staged(self, number: int, at: tuple[Affine, ...]) -> _Head:
+        """Operands of a head in SBUF: as they lie, rows on the partitions, and transposed."""
+        head = _Head(number, at, {}, {}, Counter())
+        for op in self.chain.sources:
+            for index in (0, 1):
+                self._turned(head, op, index)
+        for sink in self.chain.sinks:
+            self._plain(head, self.arrays.others[sink], pe_dtype(sink.op))
+        return head
+
+    def _plain(self, head: _Head, array: Array, dtype: str) -> Block:
+        """Rows of an operand as they lie [partition, neighbour, term]: on a partition neighbours."""
+        key = array.key, dtype
+        if key not in head.tiles:
+            tile = self.tiles.tile(
+                dtype, [array.each, array.terms], array.parts, f"operand {len(head.tiles)}", self.schedule.staged, True
+            )
+            self.context.builder.mark(array.loc)
+            copy(self.context.builder, tile, array.at(head.at), array.stream)
+            head.tiles[key] = tile
+        return head.tiles[key]
+
+    def _turned(self, head: _Head, op: hlo.DotOp, index: int) -> Block:
+        """Terms of an operand on the partitions, [term, chunk, row]; rows in blocks, columns in their order."""
+        array, dtype, rows = self.arrays.operands[op, index], pe_dtype(op), self.context.sizes.rows
+        key = "turned", index, array.key, dtype
+        if key not in head.tiles:
+            plain = self._plain(head, array, dtype)
+            size, deep = array.parts * array.each, -(-array.terms // rows)
+            name = f"operand {len(head.tiles)}"
+            tile = self.tiles.tile(dtype, [deep, size], min(rows, array.terms), name, self.schedule.staged, True)
+            self.context.builder.mark(op.loc)
+            for chunk, (start, terms) in enumerate(pieces(array.terms, rows)):
+                out = tile.index(1, Affine(chunk)).on_partitions(terms)
+                step = out.dims[1].stride
+                far, near = (step, array.each * step) if index else (array.parts * step, step)
+                dims = (out.dims[0], Atom(array.each, far), Atom(array.parts, near))
+                self._transposer.transpose(plain.index(2, Affine(start), terms), out.of(dims))
+            head.tiles[key] = tile
+        return head.tiles[key]
+
+    # ---- a block of rows --------------------------------------------------------------------------------------------
+
+    def _block(self, rows: _Rows, going: Sequence[_Rows]) -> Iterator[bool]:
+        """A block of rows; False where it has to wait until others have gone on."""
+        head, block = rows.head, rows.block
+        here = {value: self._loaded(head, value, array, block) for value, array in self.arrays.read.items()}
+        summed: set[hlo.HloOp] = set()
+        yield True
+        for op in self._order:
+            if isinstance(op, Sink):
+                yield from self._sink(rows, op, here[op.value])
+            elif isinstance(op, hlo.DotOp):
+                while self.slots and not self._may_take(rows, going):
+                    yield False
+                rows.left -= 1
+                yield from self._products(head, op, block, here)
+            elif self.body.emit(op, here, summed):
+                yield True
+            for value in self._ends.get(op, ()):
+                self.body.pool.give_back(here[value])
+
+    def _sink(self, rows: _Rows, sink: Sink, made: Block) -> Iterator[bool]:
+        """Contract what is made of a block of rows; store the head's result behind its last block."""
+        head, mark = rows.head, self.context.builder.mark
+        while sink.across and self._summed.get(sink, head) is not head:
+            yield False
+        mark(sink.op.loc)
+        if sink.across:
+            self._summed[sink] = head
+            self._across(head, sink, rows.block, made)
+        else:
+            turned = self._transposed(made)
+            yield True
+            mark(sink.op.loc)
+            self._contracted(head, sink, rows.block, turned)
+            self.body.pool.give_back(turned)
+        head.done[sink] += 1
+        if head.done[sink] == self.schedule.row_blocks:
+            self._store(head, sink)
+            self._summed.pop(sink, None)
+        yield True
+
+    def _may_take(self, rows: _Rows, going: Sequence[_Rows]) -> bool:
+        """Whether there is PSUM for products, beside what older blocks want."""
+        older = sum(each.left for each in going[: next(at for at, each in enumerate(going) if each is rows)])
+        return len(self.slots.idle) > older
+
+    def _loaded(self, head: _Head, value: hlo.SSAValue, array: Array, block: int) -> Block:
+        """What is read beside the products [row, column], or [row] with repetitions."""
+        s = self.schedule
+        source = array.at(head.at).index(1, Affine(block)) if array.rowed else array.at(head.at)
+        wide = array.terms if array.last.stride else 1
+        tile = self.body.pool.tile([wide], source.dtype, s.row_parts)
+        self.context.builder.mark(array.loc)
+        copy(self.context.builder, tile, source.of((source.dims[0], replace(source.dims[-1], size=wide))), array.stream)
+        return tile if wide > 1 else tile.of((tile.dims[0], Atom(s.columns, 0)))
+
+    def _products(self, head: _Head, op: hlo.DotOp, block: int, here: dict[hlo.SSAValue, Block]) -> Iterator[bool]:
+        """The products of a contraction for a block of rows [row, column]: in PSUM where there is room, else SBUF."""
+        builder, sizes, s = self.context.builder, self.context.sizes, self.schedule
+        left, right = (self._turned(head, op, index) for index in (0, 1))
+        depth = self.arrays.operands[op, 0].terms
+        if self.slots:
+            out = here[op.result] = self.slots.take(builder, s.columns, s.row_parts)
+        else:
+            out = here[op.result] = self.body.pool.tile([s.columns], op.shape.dtype, s.row_parts)
+        for start, size in pieces(s.columns, sizes.bank_columns):
+            builder.mark(op.loc)
+            part = out.index(1, Affine(start), size)
+            ring = self._scores
+            bank = part if ring is None else tile_in(builder, ring, [size], "f32", s.row_parts, True)
+            for chunk, (_, terms) in enumerate(pieces(depth, sizes.rows)):
+                stationary = left.index(1, Affine(chunk)).index(1, Affine(block * s.row_parts), s.row_parts)
+                moving = right.index(1, Affine(chunk)).index(1, Affine(start), size)
+                flags = ["accumulate"] * (chunk > 0) + [*rounding_of(op)]
+                builder.multiply(bank, stationary.on_partitions(terms), moving.on_partitions(terms), flags)
+            if not self.slots:
+                self.body.leave(part, bank)
+                yield True
+        yield True
+
+    def _chunk(self, made: Block, number: int) -> Block:
+        """What is made of a block of rows for the columns of chunk ``number``: every so many-th."""
+        s = self.schedule
+        step = made.dims[1].stride
+        return made.moved(number * step).of((made.dims[0], Atom(s.column_parts, s.column_chunks * step)))
+
+    def _transposed(self, made: Block) -> Block:
+        """Columns on the partitions [column, chunk, row]."""
+        s = self.schedule
+        turned = self.body.pool.tile([s.column_chunks, s.row_parts], made.dtype, s.column_parts)
+        step = made.dims[1].stride
+        dims = made.dims[0], Atom(s.column_chunks, step), Atom(s.column_parts, s.column_chunks * step)
+        self._transposer.transpose(made.of(dims), turned)
+        return turned
+
+    def _contracted(self, head: _Head, sink: Sink, block: int, turned: Block) -> None:
+        """Contract the columns: the result's rows of this block."""
+        builder, s = self.context.builder, self.schedule
+        other = self._plain(head, self.arrays.others[sink], pe_dtype(sink.op))
+        bank = tile_in(builder, self._along, [sink.width], "f32", s.row_parts, True)
+        for chunk in range(s.column_chunks):
+            flags = ["accumulate"] * (chunk > 0) + [*rounding_of(sink.op)]
+            builder.multiply(bank, turned.index(1, Affine(chunk)), other.index(1, Affine(chunk)), flags)
+        if sink not in head.made:
+            sizes = [s.row_blocks, sink.width]
+            head.made[sink] = self._result(sink, sizes, s.row_parts, sink.op.shape.dtype)
+        self.body.leave(head.made[sink].index(1, Affine(block)), bank)
+
+    def _result(self, sink: Sink, sizes: Sequence[int], partitions: int, dtype: str) -> Block:
+        return self.tiles.tile(
+            dtype, sizes, partitions, f"result {self.chain.sinks.index(sink)}", self.schedule.staged, True
+        )
+
+    def _across(self, head: _Head, sink: Sink, block: int, made: Block) -> None:
+        """Contract the rows of this block: what they add to the result."""
+        builder, s, sizes = self.context.builder, self.schedule, self.context.sizes
+        other = self._plain(head, self.arrays.others[sink], pe_dtype(sink.op)).index(1, Affine(block))
+        several = sizes.bank_columns // sink.width
+        if sink not in head.made:
+            if s.in_psum:
+                place = builder.slot(self._sums[sink], True)
+                head.made[sink] = Block(self._sums[sink].alloc, "f32", place, (Atom(s.column_parts, 1, True),))
+            else:
+                shape = [s.column_chunks, sink.width]
+                head.made[sink] = self._result(sink, shape, s.column_parts, "f32")
+        total = head.made[sink]
+        for number, (start, count) in enumerate(pieces(s.column_chunks, several)):
+            if s.in_psum:
+                bank = total.moved(number * sizes.bank_bytes)
+                bank = bank.of((bank.dims[0], Atom(count, 4 * sink.width), Atom(sink.width, 4)))
+            else:
+                bank = tile_in(builder, self._sums[sink], [count, sink.width], "f32", s.column_parts, True)
+            for chunk in range(count):
+                flags = ["accumulate"] * (s.in_psum and head.done[sink] > 0) + [*rounding_of(sink.op)]
+                target = bank.index(1, Affine(chunk))
+                builder.multiply(target, self._chunk(made, start + chunk), other, flags)
+            if not s.in_psum:
+                part = total.index(1, Affine(start), count)
+                if not head.done[sink]:
+                    self.body.leave(part, bank)
+                else:
+                    self.emitter.over("tensor_tensor", Stream.VECTOR, [part], [part, bank], alu=["add"])
+
+    def _store(self, head: _Head, sink: Sink) -> None:
+        """All of a head's result, from SBUF or PSUM."""
+        builder, s, sizes = self.context.builder, self.schedule, self.context.sizes
+        builder.mark(sink.op.loc)
+        made, array, dtype = head.made[sink], self.arrays.results[sink], sink.op.shape.dtype
+        if sink.across and (s.in_psum or dtype != "f32"):
+            name = f"stored {self.chain.sinks.index(sink)}"
+            out = self.tiles.tile(
+                dtype, [s.column_chunks, sink.width], s.column_parts, name, self.schedule.staged, True
+            )
+            several = sizes.bank_columns // sink.width
+            for number, (start, count) in enumerate(pieces(s.column_chunks, several)):
+                part = made.index(1, Affine(start), count) if not s.in_psum else None
+                if part is None:
+                    part = made.moved(number * sizes.bank_bytes)
+                    part = part.of((part.dims[0], Atom(count, 4 * sink.width), Atom(sink.width, 4)))
+                self.body.leave(out.index(1, Affine(start), count), part)
+            made = out
+        copy(builder, array.at(head.at), made, Stream.DMA_STORE)

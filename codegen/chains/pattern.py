@@ -1,0 +1,315 @@
+"""Finds chains: contractions, elementwise ops and folds of rows on their results, and contractions of what comes of it.
+
+Input: a computation that the passes have prepared. All arrays between have the dims [batch..., row, column], as the
+scores of an attention and their gradients have; nothing else reads them. What others read as well, as a forward pass
+does the scores, is computed once more for the chain (``separate``), as reading it from HBM takes longer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Set
+from dataclasses import dataclass, replace
+
+from neuronx_cc.codegen.dots.problem import order_of, pe_dtype
+from neuronx_cc.codegen.formation.graph import base, computes_elementwise, is_view, squeeze, suffix_reduction
+from neuronx_cc.ir import hlo
+from neuronx_cc.ir.hlo.editing import copy_op, ops_of, users
+from neuronx_cc.ir.types import itemsize
+
+FOLDS = frozenset(["add", "maximum", "minimum"])
+"""What rows are folded by."""
+FLOATS = frozenset(["f32", "bf16", "f16"])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sink:
+    """A contraction of what the chain makes."""
+
+    op: hlo.DotOp
+    weights: int
+    """Its operand that comes from the chain."""
+    across: bool
+    """Whether it contracts the rows; the columns else."""
+
+    @property
+    def value(self) -> hlo.SSAValue:
+        """What it contracts of the chain."""
+        return made_by(self.op.operands[self.weights], ())
+
+    @property
+    def other(self) -> hlo.SSAValue:
+        """What that is multiplied with."""
+        return self.op.operands[1 - self.weights]
+
+    @property
+    def width(self) -> int:
+        """Of the other operand's rows."""
+        (free,) = order_of(self.op, 1 - self.weights)[1]
+        return hlo.shape_of(self.other).dims[free]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Chain:
+    """One chain; its ops in the order of the program."""
+
+    sources: tuple[hlo.DotOp, ...]
+    inner: tuple[hlo.HloOp, ...]
+    sinks: tuple[Sink, ...]
+    dims: tuple[int, ...]
+    """Batch dims, rows and columns, but those of size 1."""
+
+    @property
+    def ops(self) -> tuple[hlo.HloOp, ...]:
+        """All, those that are contracted last."""
+        return (*self.sources, *self.inner, *(sink.op for sink in self.sinks))
+
+    @property
+    def read(self) -> list[hlo.SSAValue]:
+        """What ``inner`` reads that the chain does not make; all of it has the dims of the chain or of its rows."""
+        own = {op.result for op in (*self.sources, *self.inner)}
+        found = (x for op in self.inner for x in op.operands if made_by(x, self.dims) not in own)
+        return list(dict.fromkeys(x for x in found if hlo.shape_of(x).rank))
+
+
+def find(
+    computation: hlo.ComputationOp, combiners: Mapping[str, str], without: Set[hlo.Operation] = frozenset()
+) -> list[Chain]:
+    """The chains of ``computation``, of ops that are not ``without``; no two have an op in common.
+
+    ``combiners``: computation -> opcode of a simple combiner.
+    """
+    search = _Search(combiners, without)
+    found: list[Chain] = []
+    taken: set[hlo.Operation] = set(without)
+    place = {op: at for at, op in enumerate(ops_of(computation.block))}
+    for op in reversed(place):
+        if isinstance(op, hlo.DotOp) and op not in taken:
+            chain = search.chain(op, place, taken)
+            if chain is not None:
+                found.append(chain)
+                taken |= set(chain.ops)
+    return found
+
+
+def made_by(value: hlo.SSAValue, dims: tuple[int, ...]) -> hlo.SSAValue:
+    """The value that ``value`` is, but for dims of size 1, or repeats along the columns."""
+    op = value.owner
+    if isinstance(op, hlo.ReshapeOp) and squeeze(op.shape.dims) == squeeze(hlo.shape_of(op.operand).dims):
+        return made_by(op.operand, dims)
+    if isinstance(op, hlo.BroadcastOp) and squeeze(op.shape.dims) == dims:
+        kept = [axis for axis, size in enumerate(op.shape.dims) if size != 1]
+        along = [kept.index(axis) for axis in op.dimensions.data if axis in kept]
+        if along == list(range(len(dims) - 1)) and squeeze(hlo.shape_of(op.operand).dims) == dims[:-1]:
+            return made_by(op.operand, dims)
+    return value
+
+
+def separate(chain: Chain) -> Chain:
+    """The chain with ops of its own for those whose results others read, and all that reads its results after it."""
+    own = set(chain.ops)
+    shared = {op for op in (*chain.sources, *chain.inner) if any(user not in own for user in _readers(op.result))}
+    for op in reversed((*chain.sources, *chain.inner)):
+        if op in shared:
+            makers = (made_by(x, chain.dims).owner for x in op.operands)
+            shared |= {maker for maker in makers if maker in own and isinstance(maker, hlo.HloOp)}
+    copies = _Copies({op: op for op in chain.ops if op not in shared})
+    ordered = [copies.of(op) for op in (*chain.sources, *chain.inner)]
+    for sink in chain.sinks:
+        copies.of(sink.op)
+    _gather(own - shared | set(ordered), chain)
+    count = len(chain.sources)
+    sources, inner = ordered[:count], ordered[count:]
+    return replace(chain, sources=tuple(sources), inner=tuple(inner))  # type: ignore[arg-type]
+
+
+class _Copies:
+    """Copies of ops that are shared; those that are not read the copies."""
+
+    def __init__(self, kept: dict[hlo.HloOp, hlo.HloOp]) -> None:
+        self.made = kept
+        self._views: dict[hlo.HloOp, hlo.HloOp] = {}
+
+    def of(self, op: hlo.HloOp) -> hlo.HloOp:
+        operands = [self._operand(x) for x in op.operands]
+        if op in self.made:
+            if any(one is not other for one, other in zip(operands, op.operands, strict=True)):
+                op.operands = operands
+            return op
+        copy = copy_op(op, operands)
+        block = op.parent
+        assert block is not None
+        block.insert_op_after(copy, op)
+        self.made[op] = copy
+        return copy
+
+    def _operand(self, value: hlo.SSAValue) -> hlo.SSAValue:
+        op = value.owner
+        if not isinstance(op, hlo.HloOp):
+            return value
+        if op in self.made:
+            return self.made[op].result
+        if not is_view(op):
+            return value
+        if op not in self._views:
+            operands = [self._operand(x) for x in op.operands]
+            same = all(one is other for one, other in zip(operands, op.operands, strict=True))
+            self._views[op] = op if same else copy_op(op, operands)
+            if not same:
+                block = op.parent
+                assert block is not None
+                block.insert_op_after(self._views[op], op)
+        return self._views[op].result
+
+
+def _gather(own: Set[hlo.Operation], chain: Chain) -> None:
+    """Move what needs results of the chain, and stands among its ops, behind it."""
+    last = chain.sinks[-1].op
+    block = last.parent
+    assert block is not None
+    after: set[hlo.SSAValue] = {sink.op.result for sink in chain.sinks}
+    moved, at = [], min((sink.op for sink in chain.sinks), key=lambda op: block.get_operation_index(op))
+    for op in list(ops_of(block))[block.get_operation_index(at) :]:
+        if op is last:
+            break
+        if op not in own and any(x in after for x in op.operands):
+            after |= set(op.results)
+            moved.append(op)
+    for op in reversed(moved):
+        op.detach()  # type: ignore[no-untyped-call]
+        block.insert_op_after(op, last)
+
+
+class _Search:
+    """Looks for the chain whose last contraction is given."""
+
+    def __init__(self, combiners: Mapping[str, str], without: Set[hlo.Operation]) -> None:
+        self.combiners, self.without = combiners, without
+
+    def chain(self, op: hlo.DotOp, place: Mapping[hlo.HloOp, int], taken: Set[hlo.Operation]) -> Chain | None:
+        last = self._sink(op, ())
+        if last is None:
+            return None
+        dims = squeeze(hlo.shape_of(last.value).dims)
+        ops = self._closure(last.value, dims)
+        if ops is None:
+            return None
+        sinks = {op: last}
+        while True:
+            more = self._more(ops, sinks, dims, place)
+            if more is None:
+                break
+            sinks[more.op] = more
+            ops |= self._closure(more.value, dims) or set()
+        ordered = sorted(ops, key=place.__getitem__)
+        sources = tuple(op for op in ordered if isinstance(op, hlo.DotOp))
+        inner = tuple(op for op in ordered if not isinstance(op, hlo.DotOp))
+        if not sources or not inner or len(sinks) < 2 or not taken.isdisjoint([*ops, *sinks]):
+            return None
+        return Chain(sources, inner, tuple(sorted(sinks.values(), key=lambda sink: place[sink.op])), dims)
+
+    def _more(
+        self,
+        ops: Set[hlo.HloOp],
+        sinks: Mapping[hlo.DotOp, Sink],
+        dims: tuple[int, ...],
+        place: Mapping[hlo.HloOp, int],
+    ) -> Sink | None:
+        """One more contraction of what ``ops`` make, or of what is made of that, for which they do not wait."""
+        made: dict[hlo.HloOp, None] = dict.fromkeys(sorted(ops, key=place.__getitem__))
+        waiting = list(made)
+        while waiting:
+            for user in _readers(waiting.pop(0).result):
+                if isinstance(user, hlo.DotOp) and user not in sinks and user not in ops:
+                    sink = self._sink(user, dims)
+                    closure = self._closure(sink.value, dims) if sink is not None else None
+                    if closure is not None and not _leads_to(user, {*ops, *sinks, *closure}, place):
+                        return sink
+                elif isinstance(user, hlo.HloOp) and user not in made and self._is_inner(user, dims):
+                    made[user] = None
+                    waiting.append(user)
+        return None
+
+    def _closure(self, value: hlo.SSAValue, dims: tuple[int, ...]) -> set[hlo.HloOp] | None:
+        """The ops that make ``value``, up to contractions; None where there is another kind among them."""
+        found: set[hlo.HloOp] = set()
+        waiting = [value]
+        while waiting:
+            op = made_by(waiting.pop(), dims).owner
+            if not isinstance(op, hlo.HloOp) or op in found or op in self.without:
+                continue
+            if self._is_source(op, dims):
+                found.add(op)
+            elif self._is_inner(op, dims):
+                found.add(op)
+                waiting += op.operands
+        return found if value.owner in found and self._stays(found, dims) else None
+
+    @staticmethod
+    def _stays(ops: Set[hlo.HloOp], dims: tuple[int, ...]) -> bool:
+        """Whether what they read of each other stands in its place."""
+        return all(
+            made_by(x, dims).owner in ops or base(x).owner not in ops
+            for op in ops
+            if not isinstance(op, hlo.DotOp)
+            for x in op.operands
+        )
+
+    def _is_source(self, op: hlo.HloOp, dims: tuple[int, ...]) -> bool:
+        if not isinstance(op, hlo.DotOp) or squeeze(op.shape.dims) != dims or not _is_narrow(op):
+            return False
+        orders = [order_of(op, index) for index in (0, 1)]
+        return all(len(free) == len(terms) == 1 for _, free, terms in orders)
+
+    def _is_inner(self, op: hlo.HloOp, dims: tuple[int, ...]) -> bool:
+        if isinstance(op, hlo.ReduceOp):
+            read = hlo.shape_of(op.operands[0])
+            alike = squeeze(read.dims) == dims and read.dtype in FLOATS and suffix_reduction(op) == 1
+            return alike and self.combiners.get(op.to_apply.data[0]) in FOLDS
+        if not computes_elementwise(op) or squeeze(op.shape.dims) not in (dims, dims[:-1]):
+            return False
+        return squeeze(op.shape.dims) == dims or op.shape.dtype in FLOATS
+
+    def _sink(self, op: hlo.DotOp, dims: tuple[int, ...]) -> Sink | None:
+        if not _is_narrow(op):
+            return None
+        for index in (0, 1):
+            value = op.operands[index]
+            made, shape = made_by(value, ()).owner, hlo.shape_of(value)
+            own = squeeze(shape.dims)
+            if not isinstance(made, hlo.HloOp) or is_view(made) or (dims and own != dims) or len(own) < 2:
+                continue
+            batch, free, terms = order_of(op, index)
+            others = order_of(op, 1 - index)
+            one = len(free) == len(terms) == len(others[1]) == 1
+            if not one or batch != list(range(shape.rank - 2)) or shape.dims[-2:] != own[-2:]:
+                continue
+            if self._is_inner(made, own):
+                return Sink(op, index, terms[0] == shape.rank - 2)
+        return None
+
+
+def _is_narrow(op: hlo.DotOp) -> bool:
+    """Whether TensorE multiplies it in 16 bits."""
+    return itemsize(pe_dtype(op)) == 2 and all(hlo.shape_of(x).dtype in FLOATS for x in op.operands)
+
+
+def _readers(value: hlo.SSAValue) -> Iterator[hlo.Operation]:
+    for user in users(value):
+        if isinstance(user, hlo.HloOp) and is_view(user):
+            yield from _readers(user.result)
+        else:
+            yield user
+
+
+def _leads_to(op: hlo.HloOp, targets: Set[hlo.HloOp], place: Mapping[hlo.HloOp, int]) -> bool:
+    """Whether one of ``targets`` needs the result of ``op``."""
+    latest = max(map(place.__getitem__, targets))
+    waiting, seen = [op], set[hlo.Operation]()
+    while waiting:
+        for user in users(waiting.pop().result):
+            if user in targets:
+                return True
+            if user not in seen and isinstance(user, hlo.HloOp) and place.get(user, latest) < latest:
+                seen.add(user)
+                waiting.append(user)
+    return False

@@ -1,0 +1,143 @@
+"""Chains of contractions as one kernel: gradients of attention in their spellings, beside FP64 and the race check."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import neuronx_cc
+
+Array = Any
+
+
+def attention(q: Array, k: Array, v: Array, causal: bool = False) -> Array:
+    scores = jnp.einsum("...qd,...kd->...qk", q, k) * (1 / np.sqrt(q.shape[-1])).astype(q.dtype)
+    if causal:
+        scores = jnp.where(jnp.tril(jnp.ones(scores.shape[-2:], bool)), scores, -jnp.inf)
+    return jnp.einsum("...qk,...kd->...qd", jax.nn.softmax(scores, axis=-1), v)
+
+
+def gradient(function: Callable[..., Array], *arguments: Array) -> tuple[Array, ...]:
+    """Of all but the last of ``arguments``, which is the cotangent."""
+    *primal, cotangent = arguments
+    return jax.vjp(function, *primal)[1](cotangent)
+
+
+def chains(executable: Any) -> list[str]:
+    return [line for line in executable.program.schedules.values() if line.startswith("chain")]
+
+
+def run(function: Callable[..., tuple[Array, ...]], *arguments: Array, count: int = 1) -> None:
+    """Compile, run and compare with FP64, allowing what JAX's own result in BF16 differs by, and a rounding."""
+    executable = neuronx_cc.compile(jax.jit(function), *arguments)
+    assert len(chains(executable)) == count
+    results = executable.run([np.asarray(argument) for argument in arguments]).outputs
+    with jax.enable_x64(True):
+        exact = function(*(jnp.asarray(argument, jnp.float64) for argument in arguments))
+    own = function(*(argument.astype(jnp.bfloat16) for argument in arguments))
+    for result, true, narrow in zip(results, exact, own, strict=True):
+        error, allowed = (np.std(np.asarray(x, np.float64) - np.asarray(true)) for x in (result, narrow))
+        assert error <= 1.25 * allowed
+
+
+def arrays(count: int, *shape: int, dtype: Any = jnp.bfloat16) -> list[Array]:
+    rng = np.random.default_rng(0)
+    return [jnp.asarray(rng.standard_normal(shape), dtype) for _ in range(count)]
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float32])
+@pytest.mark.parametrize(
+    "shape",
+    [(3, 256, 64), (2, 384, 128), (1, 2, 256, 32), (2, 3, 128, 64), (5, 219, 64), (256, 64)],
+    ids=str,
+)
+def test_gradients_of_attention(shape: tuple[int, ...], dtype: Any, causal: bool) -> None:
+    run(lambda *x: gradient(lambda q, k, v: attention(q, k, v, causal), *x), *arrays(4, *shape, dtype=dtype))
+
+
+def test_results_of_the_forward_pass_are_one_more_contraction() -> None:
+    def both(*x: Array) -> tuple[Array, ...]:
+        result, pull = jax.vjp(attention, *x[:3])
+        return result, *pull(x[3])
+
+    run(both, *arrays(4, 2, 256, 64))
+
+
+def test_the_forward_pass_stays_an_attention() -> None:
+    """What a gradient waits for is no part of its chain: the scores that both read are computed twice."""
+
+    def function(*x: Array) -> tuple[Array, ...]:
+        return jax.grad(lambda *x: (attention(*x) ** 2).sum(), (0, 1, 2))(*x)
+
+    x = [jax.ShapeDtypeStruct((12, 1024, 64), jnp.bfloat16)] * 3
+    program = neuronx_cc.compile(jax.jit(function), *x).program
+    assert sorted(line.split()[0] for line in program.schedules.values()) == ["attention", "chain"]
+    assert program.hbm_bytes < 12 * 1024 * 1024 * 2
+    run(function, *arrays(3, 2, 256, 64))
+
+
+def test_rows_and_columns_differ() -> None:
+    q, g = arrays(2, 3, 192, 64)
+    k, v = arrays(2, 3, 448, 64)
+    run(lambda *x: gradient(attention, *x), q, k, v, g)
+
+
+def test_heads_beside_each_other() -> None:
+    """Heads are parts of rows, as layers of transformers have them."""
+
+    def layer(x: Array, g: Array) -> tuple[Array, ...]:
+        def heads(x: Array) -> Array:
+            q, k, v = (part.reshape(2, 256, 4, 32).transpose(0, 2, 1, 3) for part in jnp.split(x, 3, -1))
+            return attention(q, k, v, True).transpose(0, 2, 1, 3).reshape(2, 256, 128)
+
+        return gradient(heads, x, g)
+
+    run(layer, *arrays(1, 2, 256, 384), *arrays(1, 2, 256, 128))
+
+
+def test_arrays_beside_the_scores() -> None:
+    """Rows, columns and whole arrays that are read by block."""
+
+    def function(q: Array, k: Array, v: Array, bias: Array, g: Array) -> Array:
+        def biased(q: Array, k: Array, v: Array) -> Array:
+            scores = jnp.tanh(jnp.einsum("hqd,hkd->hqk", q, k) / 8) + bias
+            return jnp.einsum("hqk,hkd->hqd", jax.nn.softmax(scores, -1), v)
+
+        return gradient(biased, q, k, v, g)
+
+    q, k, v, g = arrays(4, 2, 256, 64)
+    run(function, q, k, v, arrays(1, 256, 256)[0], g)
+    run(function, q, k, v, arrays(1, 1, 1, 256)[0], g)
+    run(function, q, k, v, arrays(1, 2, 256, 1)[0], g)
+    run(function, q, k, v, arrays(1, 2, 256, 256)[0], g)
+
+
+def test_sums_that_do_not_fit_psum_add_up_in_sbuf() -> None:
+    q, g = arrays(2, 1, 256, 128)
+    k, v = arrays(2, 1, 1152, 128)
+    run(lambda *x: gradient(attention, *x), q, k, v, g)
+
+
+def test_other_chains() -> None:
+    """Experts: products, what is made of them, and both gradients of that; no softmax, no fold."""
+
+    def experts(x: Array, w: Array, v: Array, g: Array) -> tuple[Array, ...]:
+        def forward(x: Array, w: Array, v: Array) -> Array:
+            return jnp.einsum("eth,ehd->etd", jnp.tanh(jnp.einsum("etd,edh->eth", x, w)), v)
+
+        return gradient(forward, x, w, v, g)
+
+    x, g = arrays(2, 4, 256, 64)
+    run(experts, x, arrays(1, 4, 64, 256)[0], arrays(1, 4, 256, 64)[0], g)
+
+
+def test_rows_that_divide_badly_are_left_apart() -> None:
+    x = arrays(4, 2, 257, 64)
+    executable = neuronx_cc.compile(jax.jit(lambda *x: gradient(attention, *x)), *x)
+    assert not chains(executable)
