@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Set
-from math import ceil
+from math import ceil, prod
 
 from neuronx_cc.codegen.chains.body import inner_kernel
 from neuronx_cc.codegen.chains.pattern import Chain, find, made_by, separate
@@ -21,6 +21,8 @@ from neuronx_cc.ir.types import itemsize
 
 UNROLLED_BLOCKS = 32
 """Blocks of rows in straight-line code."""
+FEWEST_BLOCKS = 4
+"""Blocks of rows of all heads: each step of one waits for the step before, so that few leave engines idle."""
 LEAST_PARTS = 64
 """Partitions that rows and columns are dealt out over, at least."""
 WIDEST = 2
@@ -43,6 +45,8 @@ def worthwhile(
     room = int((context.sizes.sbuf_bytes - context.sizes.sbuf_share(share)) * LEFT)
     found = []
     for chain in find(computation, context.combiners, without):
+        if chain.shared and 4 * prod(chain.dims) <= room * context.sizes.partitions:
+            continue  # it could stay on chip, which takes less time than computing it again
         staged = any((op, index) in context.residents.staged for op in chain.ops for index in (0, 1))
         taken = any(op in context.apart for op in chain.sources)
         if not staged and not taken and schedule_of(context, chain, room) is not None:
@@ -57,6 +61,8 @@ def schedule_of(context: Context, chain: Chain, room: int) -> Schedule | None:
     parts = [divisor(size, sizes.rows) for size in (rows, columns)]
     widths = [sink.width for sink in chain.sinks] + [_depth(op) for op in chain.sources]
     if min(parts) < LEAST_PARTS or max(widths) > WIDEST * sizes.rows or rows // parts[0] > UNROLLED_BLOCKS:
+        return None
+    if prod(chain.dims[:-1]) < FEWEST_BLOCKS * parts[0]:
         return None
     alive = _alive(context, chain)
     fitting = (each for each in _candidates(chain, parts, sizes) if footprint(chain, each, alive, sizes) <= room)

@@ -64,6 +64,12 @@ class Chain:
         return (*self.sources, *self.inner, *(sink.op for sink in self.sinks))
 
     @property
+    def shared(self) -> set[hlo.HloOp]:
+        """Those before the last contractions whose results others read, too."""
+        own = set(self.ops)
+        return {op for op in (*self.sources, *self.inner) if any(user not in own for user in _readers(op.result))}
+
+    @property
     def read(self) -> list[hlo.SSAValue]:
         """What ``inner`` reads that the chain does not make; all of it has the dims of the chain or of its rows."""
         own = {op.result for op in (*self.sources, *self.inner)}
@@ -107,7 +113,7 @@ def made_by(value: hlo.SSAValue, dims: tuple[int, ...]) -> hlo.SSAValue:
 def separate(chain: Chain) -> Chain:
     """The chain with ops of its own for those whose results others read, and all that reads its results after it."""
     own = set(chain.ops)
-    shared = {op for op in (*chain.sources, *chain.inner) if any(user not in own for user in _readers(op.result))}
+    shared = chain.shared
     for op in reversed((*chain.sources, *chain.inner)):
         if op in shared:
             makers = (made_by(x, chain.dims).owner for x in op.operands)
@@ -203,8 +209,10 @@ class _Search:
         ordered = sorted(ops, key=place.__getitem__)
         sources = tuple(op for op in ordered if isinstance(op, hlo.DotOp))
         inner = tuple(op for op in ordered if not isinstance(op, hlo.DotOp))
-        if not sources or not inner or len(sinks) < 2 or not taken.isdisjoint([*ops, *sinks]):
+        if not sources or len(sinks) < 2 or not taken.isdisjoint([*ops, *sinks]):
             return None
+        if not any(isinstance(op, hlo.ReduceOp) for op in inner):
+            return None  # without folds, contractions take in what lies between as they load and store
         return Chain(sources, inner, tuple(sorted(sinks.values(), key=lambda sink: place[sink.op])), dims)
 
     def _more(
@@ -222,7 +230,9 @@ class _Search:
                 if isinstance(user, hlo.DotOp) and user not in sinks and user not in ops:
                     sink = self._sink(user, dims)
                     closure = self._closure(sink.value, dims) if sink is not None else None
-                    if closure is not None and not _leads_to(user, {*ops, *sinks, *closure}, place):
+                    if closure is None or _leads_to(user, {*ops, *sinks, *closure}, place):
+                        continue
+                    if not any(_leads_to(other, {user, *closure}, place) for other in sinks):
                         return sink
                 elif isinstance(user, hlo.HloOp) and user not in made and self._is_inner(user, dims):
                     made[user] = None
