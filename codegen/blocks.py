@@ -27,6 +27,7 @@ from neuronx_cc.codegen.movement.straight import straighten
 from neuronx_cc.codegen.parts import Parts
 from neuronx_cc.ir import hlo, progress
 from neuronx_cc.ir.errors import CompileError
+from neuronx_cc.ir.isa.program import ORDER
 
 
 @dataclass(slots=True)
@@ -168,7 +169,7 @@ def _overlapped(
     )
     if order is None:
         return kernels
-    context.builder.program.schedules[f"{computation.computation_name}, order"] = order.line()
+    context.builder.program.schedules[computation.computation_name + ORDER] = order.line()
     for number, kernel in enumerate(order.kernels):
         kernel.number = number
     return order.kernels

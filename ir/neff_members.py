@@ -14,7 +14,7 @@ import numpy as np
 
 from neuronx_cc.ir.isa import limits
 from neuronx_cc.ir.isa.format import OPERAND, RECORD, WAIT, Encoded, Names, StreamTables, Table
-from neuronx_cc.ir.isa.program import Debug, Program, Stream, Variable
+from neuronx_cc.ir.isa.program import ORDER, Debug, Program, Stream, Variable
 from neuronx_cc.ir.isa.soundness import check_variables, of_kind
 from neuronx_cc.ir.neff_archive import Reader, malformed
 from neuronx_cc.ir.types import NUMPY_DTYPE
@@ -223,7 +223,7 @@ def parse_debug(data: bytes) -> DebugMap:
     columns["source_line"] = lines
     entries = [Debug(*row) for row in zip(*(columns[name] for name in _DEBUG_COLUMNS), strict=True)]
     kernels, schedules = _texts(value["kernels"], "kernels"), value["schedules"]
-    if not isinstance(schedules, dict) or not set(schedules) <= set(kernels):
+    if not isinstance(schedules, dict) or not {x for x in schedules if not x.endswith(ORDER)} <= set(kernels):
         raise malformed("sg00/debug.json: schedules of kernels that there are not")
     lines = _texts(list(schedules.values()), "schedules")
     return DebugMap(entries, kernels, dict(zip(schedules, lines, strict=True)))
