@@ -1,8 +1,8 @@
 """Transposes and reshapes of sums over devices stand ahead of the sums, at what makes the addends.
 
 Input: ``flatten_control``'s form, collectives as ``resolve_collectives`` leaves them. XLA's partitioner puts the sum of
-a gradient right behind its contraction, ahead of the transpose that gives it the order of the weight. Contractions take
-such transposes in (``canonical/contraction``, ``turn_products``); behind a sum they would move the whole array. No
+a gradient right after its contraction, ahead of the transpose that gives it the order of the weight. Contractions take
+such transposes in (``canonical/contraction``, ``turn_products``); after a sum they would move the whole array. No
 value changes. Collectives of modules whose devices run programs of their own keep the order that the others know.
 """
 

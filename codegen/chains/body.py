@@ -52,7 +52,7 @@ class Body:
 
     @property
     def order(self) -> list[hlo.HloOp | Sink]:
-        """What is emitted: contractions right before their first reader, those of what is made right behind it."""
+        """What is emitted: contractions right before their first reader, those of what is made right after it."""
         sources: dict[hlo.SSAValue, hlo.DotOp] = {op.result: op for op in self._chain.sources}
         found: dict[hlo.HloOp | Sink, None] = {}
         wanted: dict[hlo.HloOp, list[hlo.DotOp]] = {}

@@ -123,8 +123,8 @@ def footprint(chain: Chain, schedule: Schedule, alive: Alive, sizes: Sizes) -> i
     for sink in chain.sinks:
         kept = itemsize(sink.op.shape.dtype) + 4 * (sink.across and not s.in_psum)
         nbytes += kept * lengths[sink.across] * sink.width
-    turned = 2 * 2 * s.column_chunks * s.row_parts
-    return s.under_way * tiles + s.staged * nbytes + turned + 64 * sizes.alignment
+    transposed = 2 * 2 * s.column_chunks * s.row_parts
+    return s.under_way * tiles + s.staged * nbytes + transposed + 64 * sizes.alignment
 
 
 def _depth(op: hlo.DotOp) -> int:

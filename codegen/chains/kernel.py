@@ -215,7 +215,7 @@ class _Loops:
     def _turned(self, head: _Head, op: hlo.DotOp, index: int) -> Block:
         """Terms of an operand on the partitions, [term, chunk, row]; rows in blocks, columns in their order."""
         array, dtype, rows = self.arrays.operands[op, index], pe_dtype(op), self.context.sizes.rows
-        key = "turned", index, array.key, dtype
+        key = "transposed", index, array.key, dtype
         if key not in head.tiles:
             plain = self._plain(head, array, dtype)
             size, deep = array.parts * array.each, -(-array.terms // rows)
@@ -253,7 +253,7 @@ class _Loops:
                 self.body.pool.give_back(here[value])
 
     def _sink(self, rows: _Rows, sink: Sink, made: Block) -> Iterator[bool]:
-        """Contract what is made of a block of rows; store the head's result behind its last block."""
+        """Contract what is made of a block of rows; store the head's result after its last block."""
         head, mark = rows.head, self.context.builder.mark
         while sink.across and self._summed.get(sink, head) is not head:
             yield False
@@ -262,11 +262,11 @@ class _Loops:
             self._summed[sink] = head
             self._across(head, sink, rows.block, made)
         else:
-            turned = self._transposed(made)
+            transposed = self._transposed(made)
             yield True
             mark(sink.op.loc)
-            self._contracted(head, sink, rows.block, turned)
-            self.body.pool.give_back(turned)
+            self._contracted(head, sink, rows.block, transposed)
+            self.body.pool.give_back(transposed)
         head.done[sink] += 1
         if head.done[sink] == self.schedule.row_blocks:
             self._store(head, sink)
@@ -321,20 +321,20 @@ class _Loops:
     def _transposed(self, made: Block) -> Block:
         """Columns on the partitions [column, chunk, row]."""
         s = self.schedule
-        turned = self.body.pool.tile([s.column_chunks, s.row_parts], made.dtype, s.column_parts)
+        transposed = self.body.pool.tile([s.column_chunks, s.row_parts], made.dtype, s.column_parts)
         step = made.dims[1].stride
         dims = made.dims[0], Atom(s.column_chunks, step), Atom(s.column_parts, s.column_chunks * step)
-        self._transposer.transpose(made.of(dims), turned)
-        return turned
+        self._transposer.transpose(made.of(dims), transposed)
+        return transposed
 
-    def _contracted(self, head: _Head, sink: Sink, block: int, turned: Block) -> None:
+    def _contracted(self, head: _Head, sink: Sink, block: int, transposed: Block) -> None:
         """Contract the columns: the result's rows of this block."""
         builder, s = self.context.builder, self.schedule
         other = self._plain(head, self.arrays.others[sink], pe_dtype(sink.op))
         bank = tile_in(builder, self._along, [sink.width], "f32", s.row_parts, True)
         for chunk in range(s.column_chunks):
             flags = ["accumulate"] * (chunk > 0) + [*rounding_of(sink.op)]
-            builder.multiply(bank, turned.index(1, Affine(chunk)), other.index(1, Affine(chunk)), flags)
+            builder.multiply(bank, transposed.index(1, Affine(chunk)), other.index(1, Affine(chunk)), flags)
         if sink not in head.made:
             sizes = [s.row_blocks, sink.width]
             head.made[sink] = self._result(sink, sizes, s.row_parts, sink.op.shape.dtype)

@@ -168,7 +168,7 @@ class _Copies:
 
 
 def _gather(own: Set[hlo.Operation], chain: Chain) -> None:
-    """Move what needs results of the chain, and stands among its ops, behind it."""
+    """Move what needs results of the chain, and stands among its ops, after it."""
     last = chain.sinks[-1].op
     block = last.parent
     assert block is not None

@@ -1,6 +1,6 @@
 """How long kernels take, by their ops alone: products at TensorE's rate, other elements at Vector's, bytes at DMA's.
 
-No schedule is chosen for it: it says what a collective may hide behind, for which the roofline will do.
+No schedule is chosen for it: it says what a collective may be hidden by, for which the roofline will do.
 """
 
 from __future__ import annotations

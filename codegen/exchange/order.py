@@ -2,7 +2,7 @@
 
 Input: kernels in an order in which each comes after those that it reads. Output: the same kernels, so that the core
 computes while data is on its way. Engines carry out their instructions in order, so a kernel that waits for a
-collective keeps those behind it. So a collective stands where its operands are there, and a kernel that would still
+collective keeps those after it. So a collective stands where its operands are there, and a kernel that would still
 wait for one lets those pass that would not; one that receives more than it sends (all-gather) stands not long before
 its reader. When a collective is done is estimated (``kernel_time``, ``ir.isa.cost.exchange_ns``).
 
@@ -131,7 +131,7 @@ class _Run:
         """Bytes that collectives have received, and will, and that are still to be read."""
 
     def in_turn(self) -> Order:
-        """The kernels as they come; what a collective sends is stored behind the stores of kernels before it."""
+        """The kernels as they come; what a collective sends is stored after the stores of kernels before it."""
         ends: dict[Kernel, float] = {}
         steps = []
         core = link = 0.0

@@ -286,7 +286,7 @@ class Program:
     host_calls: "list[HostCall]" = field(default_factory=list)
     """What ``host_call`` instructions refer to; a program that has some stays in its process."""
     schedules: dict[str, str] = field(default_factory=dict)
-    """Kernel -> what was decided about it, in one line; with ``ORDER`` behind a computation's name, the order of its
+    """Kernel -> what was decided about it, in one line; with ``ORDER`` after a computation's name, the order of its
     kernels."""
     race_summary: object = field(default=None, compare=False, repr=False)
     """What the race check found out (``runtime.races``), so that it runs once."""
