@@ -1,4 +1,4 @@
-"""Which chains become one kernel, and how they are cut: those that fit, and take less time than through HBM."""
+"""Which chains become one kernel, and how they are cut: those that fit and are large enough, without an estimate."""
 
 from __future__ import annotations
 

@@ -113,9 +113,9 @@ class _Loops:
         for sink in self.chain.sinks:
             if sink.across:
                 banks = s.sum_banks(sink.width, self.context.sizes.bank_columns) if s.in_psum else 1
-                nbytes = banks * self.context.sizes.bank_bytes
-                ring = builder.ring(builder.psum, nbytes, 1, name)
-                self.pool._banks.append(ring)
+                ring = self.pool.bank(banks * self.context.sizes.bank_bytes)
+                if ring is None:
+                    raise NoRoomLeft(self.chain.sources[0])
                 self._sums[sink] = ring
         self._along = self.tiles.banks(1, "results")
         turns = self.tiles.banks(s.turning, "transposes")
@@ -186,7 +186,8 @@ class _Loops:
     @property
     def steps(self) -> int:
         """Of a block of rows."""
-        return self.body.steps + len(self.chain.sources) * -(-self.schedule.columns // 512) + len(self.chain.sinks) + 1
+        banks = -(-self.schedule.columns // self.context.sizes.bank_columns)
+        return self.body.steps + len(self.chain.sources) * banks + len(self.chain.sinks) + 1
 
     # ---- operands -------------------------------------------------------------------------------------------------
 
@@ -347,9 +348,8 @@ class _Loops:
 
     def _across(self, head: _Head, sink: Sink, block: int, made: Block) -> None:
         """Contract the rows of this block: what they add to the result."""
-        builder, s, sizes = self.context.builder, self.schedule, self.context.sizes
+        builder, s = self.context.builder, self.schedule
         other = self._plain(head, self.arrays.others[sink], pe_dtype(sink.op)).index(1, Affine(block))
-        several = sizes.bank_columns // sink.width
         if sink not in head.made:
             if s.in_psum:
                 place = builder.slot(self._sums[sink], True)
@@ -358,26 +358,33 @@ class _Loops:
                 shape = [s.column_chunks, sink.width]
                 head.made[sink] = self._result(sink, shape, s.column_parts, "f32")
         total = head.made[sink]
-        for number, (start, count) in enumerate(pieces(s.column_chunks, several)):
+        for part, start, count in self._parts(sink, total):
             if s.in_psum:
-                bank = total.moved(number * sizes.bank_bytes)
-                bank = bank.of((bank.dims[0], Atom(count, 4 * sink.width), Atom(sink.width, 4)))
+                bank = part
             else:
                 bank = tile_in(builder, self._sums[sink], [count, sink.width], "f32", s.column_parts, True)
             for chunk in range(count):
                 flags = ["accumulate"] * (s.in_psum and head.done[sink] > 0) + [*rounding_of(sink.op)]
                 target = bank.index(1, Affine(chunk))
                 builder.multiply(target, self._chunk(made, start + chunk), other, flags)
-            if not s.in_psum:
-                part = total.index(1, Affine(start), count)
-                if not head.done[sink]:
-                    self.body.leave(part, bank)
-                else:
-                    self.emitter.over("tensor_tensor", Stream.VECTOR, [part], [part, bank], alu=["add"])
+            if not s.in_psum and head.done[sink]:
+                self.emitter.over("tensor_tensor", Stream.VECTOR, [part], [part, bank], alu=["add"])
+            elif not s.in_psum:
+                self.body.leave(part, bank)
+
+    def _parts(self, sink: Sink, total: Block) -> Iterator[tuple[Block, int, int]]:
+        """Sums over rows, as many chunks as a bank holds at a time: [column, chunk, term], first chunk, how many."""
+        s, sizes = self.schedule, self.context.sizes
+        for number, (start, count) in enumerate(pieces(s.column_chunks, sizes.bank_columns // sink.width)):
+            if s.in_psum:
+                bank = total.moved(number * sizes.bank_bytes)
+                yield bank.of((bank.dims[0], Atom(count, 4 * sink.width), Atom(sink.width, 4))), start, count
+            else:
+                yield total.index(1, Affine(start), count), start, count
 
     def _store(self, head: _Head, sink: Sink) -> None:
         """All of a head's result, from SBUF or PSUM."""
-        builder, s, sizes = self.context.builder, self.schedule, self.context.sizes
+        builder, s = self.context.builder, self.schedule
         builder.mark(sink.op.loc)
         made, array, dtype = head.made[sink], self.arrays.results[sink], sink.op.shape.dtype
         if sink.across and (s.in_psum or dtype != "f32"):
@@ -385,12 +392,7 @@ class _Loops:
             out = self.tiles.tile(
                 dtype, [s.column_chunks, sink.width], s.column_parts, name, self.schedule.staged, True
             )
-            several = sizes.bank_columns // sink.width
-            for number, (start, count) in enumerate(pieces(s.column_chunks, several)):
-                part = made.index(1, Affine(start), count) if not s.in_psum else None
-                if part is None:
-                    part = made.moved(number * sizes.bank_bytes)
-                    part = part.of((part.dims[0], Atom(count, 4 * sink.width), Atom(sink.width, 4)))
+            for part, start, count in self._parts(sink, made):
                 self.body.leave(out.index(1, Affine(start), count), part)
             made = out
         copy(builder, array.at(head.at), made, Stream.DMA_STORE)

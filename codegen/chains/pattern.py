@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 
 from neuronx_cc.codegen.dots.problem import order_of, pe_dtype
-from neuronx_cc.codegen.formation.graph import base, computes_elementwise, is_view, squeeze, suffix_reduction
+from neuronx_cc.codegen.formation.graph import base, computes_elementwise, is_view, reads, squeeze, suffix_reduction
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo.editing import copy_op, ops_of, users
 from neuronx_cc.ir.types import itemsize
@@ -200,12 +200,10 @@ class _Search:
         if ops is None:
             return None
         sinks = {op: last}
-        while True:
-            more = self._more(ops, sinks, dims, place)
-            if more is None:
-                break
-            sinks[more.op] = more
-            ops |= self._closure(more.value, dims) or set()
+        while more := self._more(ops, sinks, dims, place):
+            sink, closure = more
+            sinks[sink.op] = sink
+            ops |= closure
         ordered = sorted(ops, key=place.__getitem__)
         sources = tuple(op for op in ordered if isinstance(op, hlo.DotOp))
         inner = tuple(op for op in ordered if not isinstance(op, hlo.DotOp))
@@ -221,8 +219,8 @@ class _Search:
         sinks: Mapping[hlo.DotOp, Sink],
         dims: tuple[int, ...],
         place: Mapping[hlo.HloOp, int],
-    ) -> Sink | None:
-        """One more contraction of what ``ops`` make, or of what is made of that, for which they do not wait."""
+    ) -> tuple[Sink, set[hlo.HloOp]] | None:
+        """One more contraction of what ``ops`` make, or of what comes of it, that they do not wait for; its ops."""
         made: dict[hlo.HloOp, None] = dict.fromkeys(sorted(ops, key=place.__getitem__))
         waiting = list(made)
         while waiting:
@@ -230,10 +228,10 @@ class _Search:
                 if isinstance(user, hlo.DotOp) and user not in sinks and user not in ops:
                     sink = self._sink(user, dims)
                     closure = self._closure(sink.value, dims) if sink is not None else None
-                    if closure is None or _leads_to(user, {*ops, *sinks, *closure}, place):
+                    if sink is None or closure is None or _leads_to(user, {*ops, *sinks, *closure}, place):
                         continue
                     if not any(_leads_to(other, {user, *closure}, place) for other in sinks):
-                        return sink
+                        return sink, closure
                 elif isinstance(user, hlo.HloOp) and user not in made and self._is_inner(user, dims):
                     made[user] = None
                     waiting.append(user)
@@ -304,11 +302,7 @@ def _is_narrow(op: hlo.DotOp) -> bool:
 
 
 def _readers(value: hlo.SSAValue) -> Iterator[hlo.Operation]:
-    for user in users(value):
-        if isinstance(user, hlo.HloOp) and is_view(user):
-            yield from _readers(user.result)
-        else:
-            yield user
+    return (use.operation for use in reads(value))
 
 
 def _leads_to(op: hlo.HloOp, targets: Set[hlo.HloOp], place: Mapping[hlo.HloOp, int]) -> bool:

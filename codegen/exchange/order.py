@@ -84,7 +84,7 @@ def plan(
 ) -> Order | None:
     """The order of ``kernels``, where ``maker`` says which of them makes a value.
 
-    None where it is theirs already: without collectives, and where some have effects.
+    None without collectives, and where some have effects; the order given, where another saves too little.
     """
     if not any(map(is_exchange, kernels)) or any(has_effects(op, effectful) for each in kernels for op in each.ops):
         return None

@@ -48,8 +48,8 @@ def union(parts: Sequence[Interval]) -> Interval:
 def _corners(function: Callable[[int, int], int], a: Interval, b: Interval) -> Interval:
     found = [function(x, y) for x in a for y in b]
     # infinite floats may give a NaN (``passes.analysis.spans``), which ``min`` overlooks
-    nowhere = [x for x in found if x != x] * 2
-    return (nowhere[0], nowhere[1]) if nowhere else (min(found), max(found))
+    nowhere = next((x for x in found if x != x), None)
+    return (min(found), max(found)) if nowhere is None else (nowhere, nowhere)
 
 
 # what combines two integers; ``dtype`` is the type of both
