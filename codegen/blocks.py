@@ -14,7 +14,6 @@ from neuronx_cc.codegen.chains import kernel as chain_kernel
 from neuronx_cc.codegen.chains.pattern import Chain
 from neuronx_cc.codegen.context import Context, Left
 from neuronx_cc.codegen.control import regions as control
-from neuronx_cc.codegen.emission.views import View
 from neuronx_cc.codegen.epilogues import choose as epilogue_choice
 from neuronx_cc.codegen.exchange import order as exchange_order
 from neuronx_cc.codegen.exchange.kernel_time import Estimate
@@ -148,7 +147,7 @@ class Block:
         for op in kernel.ops:
             for result in _made(context, op):
                 target = context.outputs.get(result)
-                if target is not None and not is_home(context, result, target):
+                if target is not None and not context.lies_in(result, target):
                     context.store(result, target)
                     context.homes[result].append(target)
                 if context.left is not None and not context.prefix and result in context.homes:
@@ -183,7 +182,3 @@ def _made(context: Context, op: hlo.HloOp) -> Iterator[hlo.SSAValue]:
         else:
             for same in context.elements(result).values():
                 yield from same
-
-
-def is_home(context: Context, value: hlo.SSAValue, target: View) -> bool:
-    return any(view == target for view in context.homes.get(value, []))

@@ -14,7 +14,7 @@ from neuronx_cc.codegen.choose import Planner
 from neuronx_cc.codegen.context import Context, Left, Transposes
 from neuronx_cc.codegen.control.regions import write_back
 from neuronx_cc.codegen.emission.views import View, linear
-from neuronx_cc.codegen.formation.graph import ELEMENTWISE, base, is_view
+from neuronx_cc.codegen.formation.graph import ELEMENTWISE, is_view
 from neuronx_cc.codegen.kernels import CONTRACTIONS, LOWERINGS
 from neuronx_cc.codegen.residents import PARTS
 from neuronx_cc.ir import collector, hlo
@@ -106,7 +106,7 @@ def _lower(module: hlo.HloModule, context: Context) -> tuple[Program, list[np.nd
     block.lower()
     for index, (value, target) in enumerate(zip(results, targets, strict=True)):
         context.builder.at("results", hlo.loc_of(value))
-        if index not in shares.late and not _is_there(context, value, target):
+        if index not in shares.late and not context.lies_in(value, target):
             context.store(value, target)
     write_back(context, [(results[index], targets[index]) for index in sorted(shares.late)])
     if context.watch is not None and context.watch.used:
@@ -155,11 +155,6 @@ def _reshaped(value: hlo.SSAValue) -> hlo.SSAValue | None:
         return None
     computed = source.op.opcode in {*LOWERINGS, *CONTRACTIONS, *ELEMENTWISE}
     return source if computed and not is_view(source.op) else None
-
-
-def _is_there(context: Context, value: hlo.SSAValue, target: View) -> bool:
-    """Whether ``value``, or what it is a reshape of, lies in ``target`` already."""
-    return base(value) in context.homes and any(view == target for view in context.views(value))
 
 
 def _results(entry: hlo.ComputationOp) -> list[hlo.SSAValue]:

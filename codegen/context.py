@@ -20,7 +20,7 @@ from neuronx_cc.codegen.dots.watch import Watch
 from neuronx_cc.codegen.emission.accesses import Alloc
 from neuronx_cc.codegen.emission.builder import Affine, Builder
 from neuronx_cc.codegen.emission.fixed import Fixed
-from neuronx_cc.codegen.emission.views import View, linear, outermost
+from neuronx_cc.codegen.emission.views import View, coalesce, linear, outermost
 from neuronx_cc.codegen.formation.combiners import simple_combiners
 from neuronx_cc.codegen.formation.graph import base, elements, is_load_cast, is_view
 from neuronx_cc.codegen.movement.fill import fill, repeats_one
@@ -221,6 +221,10 @@ class Context:
             found = [self.hbm(value)]
         return sorted(found, key=lambda view: not view.in_sbuf)
 
+    def lies_in(self, value: hlo.SSAValue, place: View) -> bool:
+        """Whether ``value``, or what it is a view of, lies in ``place`` already."""
+        return base(value) in self.homes and any(_same_place(view, place) for view in self.views(value))
+
     def _derived(self, value: hlo.SSAValue) -> list[View]:
         if value in self.homes:
             return self.homes[value]
@@ -391,6 +395,12 @@ class Context:
                 self.residents.free(alloc)
             else:
                 self.builder.hbm.free(alloc)
+
+
+def _same_place(one: View, other: View) -> bool:
+    """Whether two views have the same elements in the same order."""
+    same = one.alloc is other.alloc and one.start == other.start and one.dtype == other.dtype
+    return same and [coalesce(atoms) for atoms in one.dims] == [coalesce(atoms) for atoms in other.dims]
 
 
 def _copy_stream(source: View) -> Stream:

@@ -99,20 +99,10 @@ def stack(context: Context, block: Lowered, home: View, op: hlo.DynamicUpdateSli
     source = _source(op.args[1])
     if block.step_of(source) < 0 or not _is_computed(context, source):
         return
-    window = counters.window(context, op, home)
+    window = counters.window(context, op, home, lambda start, _: context.counted[start])
     window = window.reshape(hlo.shape_of(source).dims) if window is not None else None
     if window is not None and _is_run(window):
         context.outputs[source] = window
-
-
-def is_there(context: Context, value: hlo.SSAValue, place: View) -> bool:
-    """Whether ``value`` lies in ``place``."""
-    return any(
-        view.alloc is place.alloc
-        and view.start == place.start
-        and [coalesce(atoms) for atoms in view.dims] == [coalesce(atoms) for atoms in place.dims]
-        for view in context.views(value)
-    )
 
 
 def _places(op: hlo.ConcatenateOp) -> Iterator[Place]:

@@ -6,12 +6,15 @@ and what is computed from it, only says where windows start, nothing has to comp
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.emission.builder import Affine
 from neuronx_cc.codegen.emission.views import View, coalesce
 from neuronx_cc.ir import hlo
+
+Windowed = hlo.DynamicSliceOp | hlo.DynamicUpdateSliceOp
 
 
 def note(context: Context, body: hlo.ComputationOp) -> None:
@@ -75,42 +78,43 @@ def fits(context: Context, value: hlo.SSAValue, most: int) -> bool:
     return low >= 0 and high <= most
 
 
-def is_counted(context: Context, op: hlo.DynamicSliceOp | hlo.DynamicUpdateSliceOp) -> bool:
+def is_counted(context: Context, op: Windowed) -> bool:
     """Whether no start of the window needs a run-time value: each is constant, or a loop's count that stays inside."""
-    operand, *rest = op.args
-    starts = rest if isinstance(op, hlo.DynamicSliceOp) else rest[1:]
-    sizes = op.shape.dims if isinstance(op, hlo.DynamicSliceOp) else hlo.shape_of(rest[0]).dims
     return all(
         dim == size or context.splat(start) is not None or fits(context, start, dim - size)
-        for start, dim, size in zip(starts, hlo.shape_of(operand).dims, sizes, strict=True)
+        for start, dim, size in _cuts(op)
     )
 
 
-def window(context: Context, op: hlo.DynamicSliceOp | hlo.DynamicUpdateSliceOp, array: View) -> View | None:
-    """Where a window lies for which ``is_counted``, in ``array``; None where that cannot be cut so."""
-    starts = op.args[1:] if isinstance(op, hlo.DynamicSliceOp) else op.args[2:]
-    sizes = op.shape.dims if isinstance(op, hlo.DynamicSliceOp) else hlo.shape_of(op.args[1]).dims
+def window(context: Context, op: Windowed, array: View, place: Callable[[hlo.SSAValue, int], Affine]) -> View | None:
+    """Where a window lies in ``array``, clamped so that it fits; None, and nothing placed, where that cannot be cut so.
+
+    ``place(start, most)``: a start that is no constant, in [0, ``most``].
+    """
     found: View | None = array
-    offset = Affine()
-    for axis, (start, dim, size) in enumerate(zip(starts, array.shape, sizes, strict=True)):
+    for axis, (_, dim, size) in enumerate(_cuts(op)):
         found = found.slice(axis, 0, size) if found is not None else None
-        if dim == size:
-            continue
-        atoms, constant = coalesce(array.dims[axis]), context.splat(start)
-        if len(atoms) > 1:
+        if found is None or (dim != size and len(coalesce(array.dims[axis])) > 1):
             return None
-        place = context.counted[start] if constant is None else Affine(min(max(int(constant), 0), dim - size))
-        offset = offset + place * (atoms[0].stride if atoms else 0)
-    return replace(found, start=found.start + offset) if found is not None else None
+    assert found is not None, "every dim can be cut"
+    for axis, (start, dim, size) in enumerate(_cuts(op)):
+        if dim != size:
+            constant, atoms = context.splat(start), coalesce(array.dims[axis])
+            first = place(start, dim - size) if constant is None else Affine(min(max(int(constant), 0), dim - size))
+            found = replace(found, start=found.start + first * (atoms[0].stride if atoms else 0))
+    return found
+
+
+def _cuts(op: Windowed) -> list[tuple[hlo.SSAValue, int, int]]:
+    """For each dim of the array where the window starts, the array's size and the window's."""
+    array, *rest = op.args
+    sizes, starts = (op.shape, rest) if isinstance(op, hlo.DynamicSliceOp) else (hlo.shape_of(rest[0]), rest[1:])
+    return list(zip(starts, hlo.shape_of(array).dims, sizes.dims, strict=True))
 
 
 def covers(context: Context, op: hlo.DynamicUpdateSliceOp, trips: int) -> bool:
     """Whether the windows of ``trips`` iterations, for which ``is_counted``, are all of the array."""
-    cut = [
-        (start, dim, size)
-        for start, dim, size in zip(op.args[2:], op.shape.dims, hlo.shape_of(op.args[1]).dims, strict=True)
-        if dim != size
-    ]
+    cut = [(start, dim, size) for start, dim, size in _cuts(op) if dim != size]
     if len(cut) != 1:
         return not cut
     start, dim, size = cut[0]

@@ -5,7 +5,7 @@ Kernels write straight-line code and counted loops; addresses are affine in the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from math import prod
@@ -35,7 +35,7 @@ from neuronx_cc.ir.isa.program import (
 )
 from neuronx_cc.ir.isa.timing import Timing
 from neuronx_cc.ir.machine import Machine, Sizes
-from neuronx_cc.ir.types import itemsize
+from neuronx_cc.ir.types import FLOATS, itemsize
 
 LAST_REGISTERS = 16
 """Free registers from which on loops take those of closed ones: phases, which must not be overwritten, need theirs."""
@@ -79,9 +79,27 @@ class Block:
         size = itemsize(self.dtype)
         return self.of((self.dims[0], Atom(prod([atom.size for atom in self.dims[1:]]), size)))
 
-    def on_partitions(self, count: int) -> Block:
-        """The same on the first ``count`` partitions."""
-        return self.of((Atom(count, 1, True), *self.dims[1:]))
+    def on_partitions(self, count: int, first: int | None = None) -> Block:
+        """The same on ``count`` partitions, from ``first`` on, or from where it begins."""
+        start = self.partition if first is None else first
+        return Block(self.alloc, self.dtype, self.offset, (Atom(count, 1, True), *self.dims[1:]), start)
+
+    def repeated(self, like: Block) -> Block:
+        """Its one value a partition for each element of ``like``."""
+        return self.of((like.dims[0], *(Atom(atom.size, 0) for atom in like.dims[1:])))
+
+    def backwards(self, dims: Iterable[int]) -> Block:
+        """The same read from the ends of ``dims``."""
+        offset, atoms = self.offset, list(self.dims)
+        for dim in dims:
+            offset += (atoms[dim].size - 1) * atoms[dim].stride
+            atoms[dim] = Atom(atoms[dim].size, -atoms[dim].stride)
+        return Block(self.alloc, self.dtype, offset, tuple(atoms), self.partition)
+
+    def every(self, dim: int, start: int, count: int, step: int) -> Block:
+        """``count`` elements of a free dim, every ``step``-th from ``start`` on."""
+        cut = self.index(dim, Affine(start), count)
+        return cut.of((*cut.dims[:dim], Atom(count, cut.dims[dim].stride * step), *cut.dims[dim + 1 :]))
 
     def select(self, order: Sequence[int]) -> Block:
         """The dims in another order (all that are left out must have been indexed away)."""
@@ -374,6 +392,11 @@ class Builder:
         self.sync.record(instr, operands)
         self.program.records.append(instr)
         return instr
+
+    def memset(self, block: Block, value: float) -> None:
+        """``value`` everywhere: floats by Vector, integers by GpSimd, exactly."""
+        engine = Stream.VECTOR if block.dtype in FLOATS else Stream.GPSIMD
+        self.emit("memset", engine, [block], [], imm=[value])
 
     def multiply(self, sums: Block, stationary: Block, moving: Block, flags: Sequence[str] = ()) -> None:
         """``sums[column, place] = stationary[row, column] * moving[row, place]``, added up over the rows, in PSUM."""

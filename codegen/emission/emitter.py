@@ -146,16 +146,10 @@ class Emitter:
         """Copy or cast (float to float, integer to float, same type) on the less loaded engine."""
         if isinstance(source, Splat):
             self.over("memset", Stream.VECTOR, [out], [], imm=[source.value])
-        elif (self.scalar_is_free() or self.summing is not None) and {
-            out.dtype,
-            source.dtype,
-        } <= SCALAR_COPIES:
+        elif (self.scalar_is_free() or self.summing is not None) and {out.dtype, source.dtype} <= SCALAR_COPIES:
             self.over("activation", Stream.SCALAR, [out], [source], alu=["copy"], imm=[1.0])
         else:
             self.over("tensor_copy", Stream.VECTOR, [out], [source])
-
-    def _prefers_scalar(self) -> bool:
-        return self.scalar_is_free() or self.summing is not None
 
     def leave(self, out: Block, bank: Block, factor: float = 1.0) -> None:
         """Copy or cast ``factor`` times what TensorE made: on Scalar if it can, which takes less time, and keeps Vector

@@ -69,6 +69,10 @@ class TilePool:
         """When the next buffer of ``ring`` was given back."""
         return self._left.get((id(ring), self.builder.next_offset(ring)), (False, -1))
 
+    def like(self, block: Block, dtype: str = "") -> Block:
+        """A tile of the sizes of ``block``, and of its type unless another one is given."""
+        return self.tile([atom.size for atom in block.dims[1:]], dtype or block.dtype, block.dims[0].size)
+
     def apart(self, sizes: Sequence[int], dtype: str, partitions: int) -> Block:
         """A tile in memory that nothing else in the kernel uses."""
         return tile_in(self.builder, self.ring(prod(sizes) * itemsize(dtype), 1), sizes, dtype, partitions)

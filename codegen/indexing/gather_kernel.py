@@ -19,7 +19,7 @@ from neuronx_cc.codegen.movement.transfer import copy
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.limits import PARTITIONS
 from neuronx_cc.ir.isa.program import Stream
-from neuronx_cc.ir.types import FLOATS, itemsize
+from neuronx_cc.ir.types import itemsize
 from neuronx_cc.passes.indexing.costs import Costs
 
 ROW_SHARE = (1, 11)
@@ -160,7 +160,7 @@ def _move(
     tile = Block(ring.alloc, table.dtype, builder.slot(ring), (Atom(listed.dims[0].size, 1, True), *free))
     if write and splat is not None:
         flat = tile.of((tile.dims[0], Atom(nbytes // itemsize(tile.dtype), free[-1].stride)))
-        builder.emit("memset", Stream.VECTOR if tile.dtype in FLOATS else Stream.GPSIMD, [flat], [], imm=[splat])
+        builder.memset(flat, splat)
     elif write:
         copy(builder, tile, listed, Stream.DMA_LOAD)
     for index in builder.each(sizes[0], DEPTH):

@@ -20,7 +20,7 @@ from neuronx_cc.codegen.movement.transfer import copy
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.indexing import LANES
 from neuronx_cc.ir.isa.program import Space, Stream
-from neuronx_cc.ir.types import FLOATS, itemsize
+from neuronx_cc.ir.types import itemsize
 from neuronx_cc.passes.indexing.costs import GROUPS
 
 TABLE_SHARE = (8, 11)
@@ -153,7 +153,7 @@ class _Walk:
         whole = self.pool.tile([room, self.tables.width], self.tables.dtype, LANES * part.groups)
         tile = whole.index(1, Affine(), slots)
         if part.count % slots or part.count < LANES * slots or self.tables.splat is not None:
-            self._fill(tile, 0 if self.tables.splat is None else self.tables.splat)
+            self.builder.memset(tile.flat(), 0 if self.tables.splat is None else self.tables.splat)
         if self.tables.splat is None:
             self._move_tables(tile, self.tables, part, False)
         for start, tiles, entries, size in self._list_tiles(part.groups):
@@ -169,10 +169,6 @@ class _Walk:
         most = max(1, min(MAX_LIST, self.builder.sizes.sbuf_share(LIST_SHARE) // self.rows.row))
         pieces = self.builder.tiles(self.numbers.dims[1], partitions * most)
         return [(start, tiles, -(-size // partitions), size) for start, tiles, size in pieces]
-
-    def _fill(self, tile: Block, value: float) -> None:
-        engine = Stream.VECTOR if tile.dtype in FLOATS else Stream.GPSIMD
-        self.builder.emit("memset", engine, [tile.flat()], [], imm=[value])
 
     def _move_tables(self, tile: Block, array: _Array, part: _Part, store: bool) -> None:
         if not self.shared and self._is_dense(tile, array, part.count):
@@ -220,10 +216,10 @@ class _Walk:
         if partial:
             builder.emit("memset", Stream.GPSIMD, [numbers.flat()], [], imm=[-1])
             if keep or (self.kind and self.rows.splat is None):
-                self._fill(rows, 0)
+                self.builder.memset(rows.flat(), 0)
         self._move_lists(numbers, self.numbers, part, False)
         if self.rows.splat is not None and self.kind:
-            self._fill(rows, self.rows.splat)
+            self.builder.memset(rows.flat(), self.rows.splat)
         elif self.kind or keep:
             self._move_lists(rows, self.rows, part, False)
         index = numbers.select([0, 1])

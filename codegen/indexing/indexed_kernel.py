@@ -7,79 +7,69 @@ such a window of an array that the loop does not change reads it in place.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.control import counters
 from neuronx_cc.codegen.emission.builder import Affine, Block
-from neuronx_cc.codegen.emission.views import View, coalesce
+from neuronx_cc.codegen.emission.views import View
 from neuronx_cc.codegen.formation.graph import base
 from neuronx_cc.codegen.movement.concatenate_kernel import fill
 from neuronx_cc.codegen.movement.transfer import blocks_of, copy, is_scattered, put, reordered
-from neuronx_cc.codegen.parts import is_there
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.program import Stream
 from neuronx_cc.passes.analysis.stored import is_given
 
 
-def _stride(view: View, axis: int) -> int:
-    atoms = coalesce(view.dims[axis])
-    return atoms[-1].stride if atoms else 0
-
-
 def dynamic_slice(context: Context, op: hlo.DynamicSliceOp, step: int) -> None:
     """A DMA whose source address holds the clamped starts; or no more than a view."""
     del step
-    operand, *starts = op.args
-    source = context.hbm(operand)
-    shape = hlo.shape_of(operand)
-    window: View | None = source
-    for axis, size in enumerate(op.shape.dims):
-        window = window.slice(axis, 0, size) if window is not None else None
-    if window is None or any(len(atoms) > 1 for atoms in source.dims):
-        source = context.dense(operand)
-        window = source
-        for axis, size in enumerate(op.shape.dims):
-            window = window.slice(axis, 0, size) or window
-    counted = counters.is_counted(context, op)
-    offset = _dynamic_offset(context, source, starts, shape.dims, op.shape.dims, counted)
-    window = replace(window, start=window.start + offset)
-    stays = is_given(base(operand)) and not context.may_overwrite(operand, source)
-    if counted and stays and op.result not in context.outputs:
-        context.homes[op.result] = [window]
-        return
-    target = context.new_hbm(op.result)
-    context.homes[op.result] = [target]
-    blocks = blocks_of([target, window], op.shape.dims)
-    assert blocks is not None, "HBM views align"
-    stream = Stream.DMA_LOAD if counted else Stream.DMA_DYNAMIC
-    reordered(context.builder, blocks[0], blocks[1], stream, stream)
-    if not counted:
-        _release_registers(context, offset)
+    operand, counted = op.args[0], counters.is_counted(context, op)
+    with _window(context, op, context.hbm(operand)) as window:
+        stays = is_given(base(operand)) and not context.may_overwrite(operand, window)
+        if counted and stays and op.result not in context.outputs:
+            context.homes[op.result] = [window]
+            return
+        target = context.new_hbm(op.result)
+        context.homes[op.result] = [target]
+        blocks = blocks_of([target, window], op.shape.dims)
+        assert blocks is not None, "HBM views align"
+        stream = Stream.DMA_LOAD if counted else Stream.DMA_DYNAMIC
+        reordered(context.builder, blocks[0], blocks[1], stream, stream)
 
 
 def dynamic_update_slice(context: Context, op: hlo.DynamicUpdateSliceOp, step: int) -> None:
     """The operand's buffer itself when nothing else reads it, else a copy, with the update written into it."""
-    _, update, *starts = op.args
-    shape, part = op.shape, hlo.shape_of(update)
-    target = update_in_place(context, op, step)
-    if part.size == 0:
+    update, target = op.args[1], update_in_place(context, op, step)
+    if hlo.shape_of(update).size == 0:
         return
-    window: View = target
-    for axis, size in enumerate(part.dims):
-        cut = window.slice(axis, 0, size)
-        assert cut is not None, "a dense array slices"
-        window = cut
     counted = counters.is_counted(context, op)
-    offset = _dynamic_offset(context, target, starts, shape.dims, part.dims, counted)
-    window = replace(window, start=window.start + offset)
-    if counted and is_there(context, update, window):
-        return
-    written, source = _blocks(context, window, update)
-    put(context.builder, written, source, Stream.DMA_STORE if counted else Stream.DMA_DYNAMIC)
-    if not counted:
-        _release_registers(context, offset)
+    with _window(context, op, target) as window:
+        if not (counted and context.lies_in(update, window)):
+            written, source = _blocks(context, window, update)
+            put(context.builder, written, source, Stream.DMA_STORE if counted else Stream.DMA_DYNAMIC)
+
+
+@contextmanager
+def _window(context: Context, op: counters.Windowed, array: View) -> Iterator[View]:
+    """Where the window of ``op`` lies in ``array``, or in its dense array; registers with its starts are free after."""
+    builder, counted = context.builder, counters.is_counted(context, op)
+    registers: list[int] = []
+
+    def place(start: hlo.SSAValue, most: int) -> Affine:
+        if counted:
+            return context.counted[start]
+        registers.append(builder.load_register(context.views(start)[0], 0, most, Stream.DMA_DYNAMIC))
+        return Affine(0, ((registers[-1], 1),))
+
+    window = counters.window(context, op, array, place)
+    if window is None:
+        window = counters.window(context, op, context.dense(op.args[0]), place)
+    assert window is not None, "a dense array can be cut"
+    yield window
+    for register in sorted(registers):
+        builder.release_register(register)
 
 
 def _blocks(context: Context, window: View, update: hlo.SSAValue) -> list[Block]:
@@ -118,34 +108,3 @@ def update_in_place(context: Context, op: hlo.DynamicUpdateSliceOp | hlo.Scatter
             copy(context.builder, blocks[0], blocks[1], Stream.DMA_STORE)
     context.homes[result] = [target]
     return target
-
-
-def _dynamic_offset(
-    context: Context,
-    view: View,
-    starts: Sequence[hlo.SSAValue],
-    dims: Sequence[int],
-    sizes: Sequence[int],
-    counted: bool,
-) -> Affine:
-    """Byte offset of a window of ``sizes`` at run-time ``starts`` of a dense array, clamped so that it fits."""
-    offset = Affine()
-    for axis, (start, dim, size) in enumerate(zip(starts, dims, sizes, strict=True)):
-        if dim == size:
-            continue
-        stride = _stride(view, axis)
-        constant = context.splat(start)
-        if constant is not None:
-            offset = offset + min(max(int(constant), 0), dim - size) * stride
-            continue
-        if counted:
-            offset = offset + context.counted[start] * stride
-            continue
-        register = context.builder.load_register(context.views(start)[0], 0, dim - size, Stream.DMA_DYNAMIC)
-        offset = offset + Affine(0, ((register, stride),))
-    return offset
-
-
-def _release_registers(context: Context, offset: Affine) -> None:
-    for register, _ in offset.terms:
-        context.builder.release_register(register)

@@ -360,7 +360,7 @@ class _Box:
         summed: set[hlo.HloOp] = set()
 
         def make_scratch(like: Block, dtype: str) -> Block:
-            scratch.append(self.pool.tile([atom.size for atom in like.dims[1:]], dtype, like.dims[0].size))
+            scratch.append(self.pool.like(like, dtype))
             return scratch[-1]
 
         emitter = Emitter(self.builder, make_scratch, pace=_pace(self.builder.timing))

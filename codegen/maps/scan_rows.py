@@ -72,15 +72,6 @@ def emit(context: Context, pool: TilePool, op: hlo.HloOp, out: Block, ins: Seque
         work.by_rows(out, blocks, walk, *known)
 
 
-def transposed(block: Block, dims: Sequence[int]) -> Block:
-    """``block`` read backwards along ``dims``."""
-    offset, atoms = block.offset, list(block.dims)
-    for dim in dims:
-        offset += (atoms[dim].size - 1) * atoms[dim].stride
-        atoms[dim] = replace(atoms[dim], stride=-atoms[dim].stride)
-    return replace(block, offset=offset, dims=tuple(atoms))
-
-
 @dataclass(frozen=True, slots=True)
 class _Slots:
     """Scratch tiles of a computation: their types, and the tile of each value."""
@@ -120,7 +111,7 @@ class _Work:
         self.emitter = Emitter(self.builder, self._scratch)
 
     def _scratch(self, like: Block, dtype: str) -> Block:
-        self.taken.append(self.pool.tile([atom.size for atom in like.dims[1:]], dtype, like.dims[0].size))
+        self.taken.append(self.pool.like(like, dtype))
         return self.taken[-1]
 
     def release(self) -> None:
@@ -135,7 +126,7 @@ class _Work:
         assert isinstance(operand, Splat), "only arithmetic reads deferred operands"
         one = self._scratch(like.index(len(like.dims) - 1, Affine(), 1).select([0, len(like.dims) - 1]), operand.dtype)
         self.emitter.copy(one, operand)
-        return replace(one, dims=(one.dims[0], *(Atom(atom.size, 0) for atom in like.dims[1:])))
+        return one.repeated(like)
 
     # row after row
 
@@ -149,7 +140,7 @@ class _Work:
 
     def by_steps(self, out: Block, ins: list[Block], dim: int, outer: str, inner: str) -> None:
         """``h = outer(inner(a, h), b)``, or without ``inner`` ``h = outer(b, h)``, for all rows at once."""
-        out, *ins = (transposed(block, [dim]) if self.reverse else block for block in (out, *ins))
+        out, *ins = (block.backwards([dim]) if self.reverse else block for block in (out, *ins))
         wide = out
         if out.dtype in FLOATS and out.dtype != "f32":
             wide = self._scratch(out, "f32")
@@ -170,7 +161,7 @@ class _Work:
 
     def by_rows(self, out: Block, ins: list[Block], walk: list[int], outer: str, inner: str) -> None:
         """``h = outer(inner(a, h), b)``; without ``inner`` the fold ``h = outer(a, h)``."""
-        out, *ins = (transposed(block, walk) if self.reverse else block for block in (out, *ins))
+        out, *ins = (block.backwards(walk) if self.reverse else block for block in (out, *ins))
         terms = ins[-1]
         first_out, firsts = out, terms
         for dim in sorted(walk, reverse=True):
@@ -245,14 +236,14 @@ class _Work:
         same_order = tile.select([0, *(1 + order.index(dim) for dim in range(1, len(like.dims)))])
         width = itemsize(like.dtype)
         flat = replace(tile, dims=(tile.dims[0], Atom(rows, size * width), Atom(size, width)))
-        return tile, same_order, transposed(flat, [2]) if self.reverse else flat
+        return tile, same_order, flat.backwards([2]) if self.reverse else flat
 
     def previous(self, out: Block, source: Block, walk: list[int]) -> None:
         """Each element but the first from the one before it."""
         engine, tiles = self._engine(out.dtype), []
         if len(walk) == 1:
             dim = walk[0]
-            after, before = (transposed(block, walk) if self.reverse else block for block in (out, source))
+            after, before = (block.backwards(walk) if self.reverse else block for block in (out, source))
         else:
             dim, tiles = 2, [self._flat(block, walk) for block in (out, source)]
             after, before = (flat for _, _, flat in tiles)
@@ -284,7 +275,7 @@ class _Work:
             count = (size - before + reach - 1) // (2 * reach)
             if count:
                 starts = before, before + reach
-                lefts, rights = ([_strided(block, start, count, 2 * reach) for block in arrays] for start in starts)
+                lefts, rights = ([block.every(2, start, count, 2 * reach) for block in arrays] for start in starts)
                 self._combine(lefts, rights, body, slots, scratch)
         self.emitter.over("tensor_copy", self._engine(out.dtype), [out], [tiles[result][1]])
         for block in (*scratch, *(tile for tile, _ in tiles)):
@@ -308,7 +299,7 @@ class _Work:
             if value in values and values[value] is not rights[place]:  # a parameter that another result may overwrite
                 block = values[value]
                 assert isinstance(block, Block)
-                kept.append(self.pool.tile([atom.size for atom in block.dims[1:]], block.dtype, block.dims[0].size))
+                kept.append(self.pool.like(block))
                 self.emitter.copy(kept[-1], block)
                 values[value] = kept[-1]
         for op in ops:
@@ -334,9 +325,3 @@ class _Work:
                 self.emitter.copy(right, source)
         for block in kept:
             self.pool.give_back(block)
-
-
-def _strided(block: Block, start: int, count: int, step: int) -> Block:
-    """Every ``step``-th element of dim 2 from ``start`` on."""
-    cut = block.index(2, Affine(start), count)
-    return replace(cut, dims=(*cut.dims[:2], replace(cut.dims[2], stride=cut.dims[2].stride * step)))

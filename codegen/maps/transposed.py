@@ -205,7 +205,7 @@ class Turner:
     def load(self, value: hlo.SSAValue, block: Block, emitter: Emitter) -> Block:
         """The tile of ``block`` [partitions, free dims...] in HBM."""
         size, free = itemsize(block.dtype), range(1, len(block.dims))
-        tile = self.pool.tile([atom.size for atom in block.dims[1:]], block.dtype, block.dims[0].size)
+        tile = self.pool.like(block)
         inner = next((dim for dim in free if block.dims[dim].stride == size and block.dims[dim].size > 1), -1)
         rows = max((dim for dim in free if dim != inner), key=lambda dim: (block.dims[dim].size > 1, dim))
         others = [dim for dim in free if dim not in (inner, rows) and block.dims[dim].size > 1]

@@ -14,7 +14,6 @@ from neuronx_cc.codegen.movement.fill import one_a_partition
 from neuronx_cc.codegen.movement.relayout_kernel import Blank
 from neuronx_cc.codegen.movement.relayout_plan import Dim, Relayout
 from neuronx_cc.codegen.movement.transfer import blocks_of, room, transfer
-from neuronx_cc.codegen.parts import is_there
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.program import Stream
 from neuronx_cc.ir.isa.timing import Timing
@@ -37,7 +36,7 @@ def concatenate(context: Context, op: hlo.ConcatenateOp, step: int) -> None:
         if shape.size:
             part = target.slice(axis, start, shape.dims[axis])
             assert part is not None, "a dense result slices"
-            if not (begun and is_there(context, operand, part)):
+            if not (begun and context.lies_in(operand, part)):
                 put(context, part, operand)
         start += shape.dims[axis]
 

@@ -15,7 +15,7 @@ from neuronx_cc.codegen.movement.transfer import copy
 from neuronx_cc.ir.isa.limits import PARTITIONS
 from neuronx_cc.ir.isa.program import Stream
 from neuronx_cc.ir.isa.timing import Stage
-from neuronx_cc.ir.types import FLOATS, itemsize
+from neuronx_cc.ir.types import itemsize
 
 SHARE = (1, 11)
 """Of a partition of SBUF: most of the tile."""
@@ -40,24 +40,26 @@ def fill(builder: Builder, target: View, number: float | None, scalar: View | No
     with TilePool(builder, "fill") as pool:
         tile = pool.apart([columns], target.dtype, PARTITIONS)
         if number is not None:
-            engine = Stream.VECTOR if target.dtype in FLOATS else Stream.GPSIMD
-            builder.emit("memset", engine, [tile], [], imm=[number])
+            builder.memset(tile, number)
         else:
             assert scalar is not None, "a value or where it lies"
             with TilePool(builder, "fill value") as one:
-                partitions = one_a_partition(builder, one, scalar)
-                builder.emit(
-                    "tensor_copy", Stream.VECTOR, [tile], [partitions.of((partitions.dims[0], Atom(columns, 0)))]
-                )
+                source = one_a_partition(builder, one, scalar).repeated(tile)
+                builder.emit("tensor_copy", Stream.VECTOR, [tile], [source])
         _store_repeatedly(builder, Block(target.alloc, target.dtype, target.start, (Atom(total, size),)), tile)
 
 
 def one_a_partition(builder: Builder, pool: TilePool, scalar: View) -> Block:
     """A tile [128] with the element at ``scalar`` in HBM on each partition."""
     partitions = pool.apart([], scalar.dtype, PARTITIONS)
-    source = Block(scalar.alloc, scalar.dtype, scalar.start, (Atom(PARTITIONS, 0),))
-    builder.emit("dma_copy", Stream.DMA_LOAD, [partitions], [source])
+    load_scalar(builder, partitions, scalar)
     return partitions
+
+
+def load_scalar(builder: Builder, block: Block, scalar: View) -> None:
+    """The element at ``scalar`` in HBM on each partition of ``block``, which has one element a partition."""
+    source = Block(scalar.alloc, scalar.dtype, scalar.start, (Atom(block.dims[0].size, 0),))
+    builder.emit("dma_copy", Stream.DMA_LOAD, [block.of(block.dims[:1])], [source])
 
 
 def _store_repeatedly(builder: Builder, target: Block, tile: Block) -> None:

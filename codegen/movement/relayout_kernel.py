@@ -25,7 +25,7 @@ from neuronx_cc.codegen.movement.relayout_plan import (
 )
 from neuronx_cc.ir.isa.limits import PARTITIONS
 from neuronx_cc.ir.isa.program import Space, Stream
-from neuronx_cc.ir.types import FLOATS, itemsize
+from neuronx_cc.ir.types import itemsize
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,11 +155,9 @@ class _Relayout:
 
     def _clear(self, tile: Block, value: float | Block) -> None:
         if isinstance(value, Block):
-            partitions = replace(value, dims=(tile.dims[0], Atom(tile.dims[1].size, 0)))
-            self.builder.emit("tensor_copy", Stream.VECTOR, [tile], [partitions])
+            self.builder.emit("tensor_copy", Stream.VECTOR, [tile], [value.repeated(tile)])
             return
-        engine = Stream.VECTOR if tile.dtype in FLOATS else Stream.GPSIMD
-        self.builder.emit("memset", engine, [tile], [], imm=[value])
+        self.builder.memset(tile, value)
 
 
 def _dealt(block: Block, dim: int, at: Affine, partitions: int, piece: int) -> Block:

@@ -76,7 +76,7 @@ def ordered(target: Block, source: Block) -> tuple[Block, Block]:
         source = Block(source.alloc, "u32", source.offset, source.dims + words, source.partition)
     for dim, atom in enumerate(target.dims):
         if atom.stride < 0 and not source.dims[dim].partition:
-            target, source = (_flipped(block, dim) for block in (target, source))
+            target, source = (block.backwards([dim]) for block in (target, source))
     free = [dim for dim, atom in enumerate(source.dims) if not atom.partition and atom.size > 1]
     order = sorted(free, key=lambda dim: -target.dims[dim].stride)
     head = [dim for dim, atom in enumerate(source.dims) if atom.partition]
@@ -92,12 +92,6 @@ def ordered(target: Block, source: Block) -> tuple[Block, Block]:
         target.of((*(target.dims[dim] for dim in head), *targets)),
         source.of((*(source.dims[dim] for dim in head), *sources)),
     )
-
-
-def _flipped(block: Block, dim: int) -> Block:
-    atom = block.dims[dim]
-    dims = (*block.dims[:dim], Atom(atom.size, -atom.stride), *block.dims[dim + 1 :])
-    return Block(block.alloc, block.dtype, block.offset + (atom.size - 1) * atom.stride, dims, block.partition)
 
 
 def dims_of(target: Block, source: Block) -> tuple[Dim, ...]:

@@ -18,7 +18,7 @@ from neuronx_cc.ir.isa.limits import PARTITIONS
 from neuronx_cc.ir.isa.program import Stream
 from neuronx_cc.ir.isa.rules import SQUARE as SQUARE
 from neuronx_cc.ir.isa.timing import Timing
-from neuronx_cc.ir.types import FLOATS, itemsize
+from neuronx_cc.ir.types import itemsize
 
 BLOCK = 512
 """Most rows and columns of a block of a matrix."""
@@ -160,7 +160,7 @@ class _Turn:
         tile = Block(ring.alloc, dtype, builder.slot(ring), (Atom(partitions, 1, True),))
         if a_size % packed:  # the rest of the last word is moved, too
             last = tile.moved(pitch - word).of((*tile.dims, Atom(packed, size)))
-            builder.emit("memset", Stream.VECTOR if dtype in FLOATS else Stream.GPSIMD, [last], [], imm=[0])
+            builder.memset(last, 0)
         step = part.dims[0].stride
         rows = (Atom(deep, step),) if deep > 1 else ()
         there = part.of((Atom(partitions, step * deep), *rows, part.dims[1]))

@@ -19,6 +19,7 @@ from neuronx_cc.codegen.maps import bits, elementwise
 from neuronx_cc.codegen.maps.plan import load_stream
 from neuronx_cc.codegen.maps.row_reduction import reduce_rows
 from neuronx_cc.codegen.movement.concatenate_kernel import fill
+from neuronx_cc.codegen.movement.fill import load_scalar
 from neuronx_cc.codegen.movement.transfer import copy
 from neuronx_cc.codegen.movement.transpose_kernel import turn_squares
 from neuronx_cc.codegen.reductions.reduce_plan import (
@@ -242,8 +243,7 @@ class _Reduce:
             return sums
         sizes = [part.size for part, stays in zip(widest, kept, strict=True) if stays]
         sums = self._tile("sums", sizes, self.problem.acc, prod(part.partitions for part in widest))
-        engine = Stream.VECTOR if self.problem.acc in FLOATS else Stream.GPSIMD
-        builder.emit("memset", engine, [sums.flat()], [], imm=[neutral + 0])  # sums start from +0, not from -0
+        builder.memset(sums.flat(), neutral + 0)  # sums start from +0, not from -0
         return sums
 
     def _columns(self, widest: list[_Part]) -> list[int]:
@@ -348,11 +348,8 @@ class _Reduce:
         constant, partitions = self.context.splat(init), total.dims[0].size
         if constant is None:
             start = self._tile("init", [1], hlo.shape_of(init).dtype, partitions)
-            home = self.context.hbm(init)
-            source = Block(home.alloc, home.dtype, home.start, (Atom(partitions, 0), Atom(1, 0)))
-            builder.emit("dma_copy", Stream.DMA_LOAD, [start], [source])
-            spread = start.of((start.dims[0], *(Atom(atom.size, 0) for atom in total.dims[1:])))
-            elementwise.emit_binary(self.emitter, problem.opcode, problem.acc, total, total, spread)
+            load_scalar(builder, start, self.context.hbm(init))
+            elementwise.emit_binary(self.emitter, problem.opcode, problem.acc, total, total, start.repeated(total))
         elif constant != identity_of(problem.opcode, problem.acc):
             initial = Splat(constant, problem.acc)
             elementwise.emit_binary(self.emitter, problem.opcode, problem.acc, total, total, initial)

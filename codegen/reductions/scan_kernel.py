@@ -8,7 +8,7 @@ there and back by Vector's 32 x 32 transposes, which are bit exact), and each bl
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import ceil
 
 from neuronx_cc.codegen.context import Context
@@ -18,6 +18,7 @@ from neuronx_cc.codegen.emission.tiles import TilePool
 from neuronx_cc.codegen.emission.views import Atom, View
 from neuronx_cc.codegen.maps import elementwise
 from neuronx_cc.codegen.maps.plan import load_stream
+from neuronx_cc.codegen.movement.fill import load_scalar
 from neuronx_cc.codegen.movement.transfer import copy
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.program import Stream
@@ -113,17 +114,15 @@ class _Scan:
         return Block(ring.alloc, self.dtype, Affine(ring.alloc.lo), atoms)
 
     def _scratch(self, like: Block, dtype: str) -> Block:
-        return self.pool.tile([atom.size for atom in like.dims[1:]], dtype, like.dims[0].size)
+        return self.pool.like(like, dtype)
 
     def _start(self) -> float | Block:
         """The initial value: a constant, or its copies on all partitions."""
         constant = self.context.splat(self.init)
         if constant is not None:
             return constant
-        home = self.context.hbm(self.init)
         block = self._fixed(1)
-        source = Block(home.alloc, home.dtype, home.start, (Atom(128, 0), Atom(1, 0)))
-        copy(self.builder, block, source, Stream.DMA_LOAD)
+        load_scalar(self.builder, block, self.context.hbm(self.init))
         return block
 
     def _set(self, block: Block, value: float | Block) -> None:
@@ -138,25 +137,20 @@ class _Scan:
     def _scan(self, tile: Block, start: float | Block) -> None:
         """Scan ``tile`` [partitions, n] in place."""
         walked = self._walked(tile)
-        partitions, atom = walked.dims
-        scalars = [_partitions(start, partitions.size)] if isinstance(start, Block) else []
+        partitions = walked.dims[0]
+        scalars = [start.on_partitions(partitions.size)] if isinstance(start, Block) else []
         imm = [] if isinstance(start, Block) else [start]
         flags = ["ap0"] if scalars else []
         if self.ones is None:
             self.builder.emit("int_scan", Stream.GPSIMD, [walked], [walked, *scalars], [self.opcode], imm, flags)
             return
-        ones = replace(_partitions(self.ones, partitions.size), dims=(partitions, Atom(atom.size, 0)))
+        ones = self.ones.repeated(walked)
         alu = [elementwise.ARITHMETIC[self.opcode], "multiply"]
         self.builder.emit("tensor_tensor_scan", Stream.VECTOR, [walked], [walked, ones, *scalars], alu, imm, flags)
 
     def _walked(self, block: Block, dim: int = 1) -> Block:
         """``block`` in the direction of the scan."""
-        if not self.reverse:
-            return block
-        atom = block.dims[dim]
-        transposed = replace(atom, stride=-atom.stride)
-        dims = (*block.dims[:dim], transposed, *block.dims[dim + 1 :])
-        return replace(block, offset=block.offset + (atom.size - 1) * atom.stride, dims=dims)
+        return block.backwards([dim]) if self.reverse else block
 
     def _combine(self, out: Block, lhs: Block, rhs: Block | Splat) -> None:
         elementwise.emit_binary(self.emitter, self.opcode, self.dtype, out, lhs, rhs)
@@ -205,22 +199,16 @@ class _Scan:
         walked = self._walked(tile, 2)
         first = walked.index(2, Affine(0))
         if isinstance(self.start, Block):
-            self._combine(first, first, self._spread(self.start, first))
+            self._combine(first, first, self.start.repeated(first))
         elif not same_number(self.start, self.neutral):
             self._combine(first, first, Splat(self.start, self.dtype))
         for place in range(1, self.length):
-            self._combine(
-                walked.index(2, Affine(place)), walked.index(2, Affine(place - 1)), walked.index(2, Affine(place))
-            )
-
-    @staticmethod
-    def _spread(scalar: Block, like: Block) -> Block:
-        repeated = tuple(Atom(atom.size, 0) for atom in like.dims[1:])
-        return replace(scalar, dims=(like.dims[0], *repeated))
+            column = walked.index(2, Affine(place))
+            self._combine(column, walked.index(2, Affine(place - 1)), column)
 
     def _long_rows(self, row: Affine, partitions: int, carry: Block) -> None:
-        carry = _partitions(carry, partitions)
-        self._set(carry, _partitions(self.start, partitions) if isinstance(self.start, Block) else self.start)
+        carry = carry.on_partitions(partitions)
+        self._set(carry, self.start.on_partitions(partitions) if isinstance(self.start, Block) else self.start)
         for piece in self._pieces(self.length, TILE):
             with self.builder.loop(piece.count) as index:
                 at = self._position(piece, index)
@@ -251,7 +239,7 @@ class _Scan:
     def _in_blocks(self) -> None:
         most = 128 // self.rows
         carry = self._fixed(self.rows, 1)
-        self._set(carry, self._spread(self.start, carry) if isinstance(self.start, Block) else self.start)
+        self._set(carry, self.start.repeated(carry) if isinstance(self.start, Block) else self.start)
         pieces: list[tuple[_Piece, int]] = []
         done = 0
         while done < self.length:
@@ -270,7 +258,7 @@ class _Scan:
         partitions = self.rows * blocks
         tile = self.pool.tile([width], self.dtype, partitions)
         for row in range(self.rows):
-            self._load(self._row_of(tile, row, blocks), self._blocks(self.source, row, at, width, blocks))
+            self._load(tile.on_partitions(blocks, row * blocks), self._blocks(self.source, row, at, width, blocks))
         assert self.neutral is not None, "simple combiners have an identity"
         self._scan(tile, self.neutral)
         totals = self.pool.tile([partitions], self.dtype, 1)
@@ -287,16 +275,12 @@ class _Scan:
             self._copy(first, total.index(1, Affine(blocks - 1), 1))
         offsets = self.pool.tile([1], self.dtype, partitions)
         self._turn(before, offsets, partitions, to_row=False)
-        self._combine(tile, tile, self._spread(offsets, tile))
+        self._combine(tile, tile, offsets.repeated(tile))
         for row in range(self.rows):
             area = self._blocks(self.target, row, at, width, blocks)
-            copy(self.builder, area, self._row_of(tile, row, blocks), Stream.DMA_STORE)
+            copy(self.builder, area, tile.on_partitions(blocks, row * blocks), Stream.DMA_STORE)
         for block in (tile, totals, before, offsets):
             self.pool.give_back(block)
-
-    @staticmethod
-    def _row_of(tile: Block, row: int, blocks: int) -> Block:
-        return replace(tile, dims=(Atom(blocks, 1, True), *tile.dims[1:]), partition=row * blocks)
 
     def _blocks(self, view: View, row: int, at: Affine, width: int, blocks: int) -> Block:
         size = itemsize(view.dtype)
@@ -308,11 +292,6 @@ class _Scan:
         for first in range(0, partitions, SQUARE):
             count = min(SQUARE, partitions - first)
             flat = row.index(1, Affine(first), count)
-            tall = replace(column, dims=(Atom(count, 1, True), *column.dims[1:]), partition=first)
+            tall = column.on_partitions(count, first)
             outs, ins = ([flat], [tall]) if to_row else ([tall], [flat])
             self.builder.emit("transpose", Stream.VECTOR, outs, ins)
-
-
-def _partitions(block: Block, partitions: int) -> Block:
-    """The first ``partitions`` of ``block``."""
-    return replace(block, dims=(Atom(partitions, 1, True), *block.dims[1:]))

@@ -24,6 +24,7 @@ from neuronx_cc.codegen.emission.views import Atom, View
 from neuronx_cc.codegen.maps import elementwise
 from neuronx_cc.codegen.maps.plan import load_stream
 from neuronx_cc.codegen.movement.concatenate_kernel import fill
+from neuronx_cc.codegen.movement.fill import load_scalar
 from neuronx_cc.codegen.movement.transfer import copy
 from neuronx_cc.codegen.reductions.select_scatter_plan import Axis, Part, best_plan, parts
 from neuronx_cc.ir import hlo
@@ -92,7 +93,7 @@ class _Kernel:
         self.emitter = Emitter(self.builder, self._scratch)
 
     def _scratch(self, like: Block, dtype: str) -> Block:
-        return self.tiles.tile([atom.size for atom in like.dims[1:]], dtype, like.dims[0].size)
+        return self.tiles.like(like, dtype)
 
     def emit(self) -> None:
         plan = self.plan
@@ -206,18 +207,14 @@ class _Kernel:
         pitches = [atom.stride for atom in dense(list(whole), view.dtype)]
         atoms = [Atom(size, pitch) for size, pitch in zip(sizes, pitches, strict=True)]
         for strip in partial:
-            partitions = replace(tile, dims=(Atom(strip.count, 1, True), *tile.dims[1:]), partition=strip.partition)
             some = Block(view.alloc, view.dtype, view.start, (Atom(strip.count, 0), *atoms))
-            copy(self.builder, partitions, some, Stream.DMA_LOAD)
+            copy(self.builder, tile.on_partitions(strip.count, strip.partition), some, Stream.DMA_LOAD)
 
     def _combine_start(self, y: Block) -> None:
         home = self.context.hbm(self.init)
-        partitions = y.dims[0].size
-        scalar = self.tiles.tile([1], home.dtype, partitions)
-        source = Block(home.alloc, home.dtype, home.start, (Atom(partitions, 0), Atom(1, 0)))
-        copy(self.builder, scalar, source, Stream.DMA_LOAD)
-        spread = replace(scalar, dims=(y.dims[0], *(Atom(atom.size, 0) for atom in y.dims[1:])))
-        elementwise.emit_binary(self.emitter, self.kind, self.target.dtype, y, y, spread)
+        scalar = self.tiles.tile([1], home.dtype, y.dims[0].size)
+        load_scalar(self.builder, scalar, home)
+        elementwise.emit_binary(self.emitter, self.kind, self.target.dtype, y, y, scalar.repeated(y))
         self.tiles.give_back(scalar)
 
     # transfers
@@ -267,8 +264,7 @@ class _Kernel:
             tile = tile.index(number + 1, Affine(low), high - low)
             atoms.append(Atom(high - low, pitch))
         partition_step = steps[0] * array.pitches[0] if strip.place is not None else array.row
-        tile = replace(tile, dims=(Atom(strip.count, 1, True), *tile.dims[1:]), partition=strip.partition)
-        view = array.view
+        tile, view = tile.on_partitions(strip.count, strip.partition), array.view
         outside = Block(view.alloc, view.dtype, offset, (Atom(strip.count, partition_step), *atoms))
         ends = (outside, tile) if array.stream is Stream.DMA_STORE else (tile, outside)
         copy(self.builder, *ends, array.stream)

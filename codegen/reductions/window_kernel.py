@@ -10,16 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.emission.builder import Affine, Block
 from neuronx_cc.codegen.emission.emitter import Emitter, Splat
-from neuronx_cc.codegen.emission.tiles import TilePool
+from neuronx_cc.codegen.emission.tiles import TilePool, dense
 from neuronx_cc.codegen.emission.views import Atom, View
 from neuronx_cc.codegen.maps import elementwise
 from neuronx_cc.codegen.maps.plan import load_stream
-from neuronx_cc.codegen.maps.scan_rows import transposed
 from neuronx_cc.codegen.movement.concatenate_kernel import fill
+from neuronx_cc.codegen.movement.fill import one_a_partition
 from neuronx_cc.codegen.movement.transfer import copy
 from neuronx_cc.codegen.reductions import scan_kernel, window_plan
 from neuronx_cc.codegen.reductions.window_plan import Dim, Plan
@@ -124,8 +125,8 @@ class _Windows:
         self.dims = window_plan.merged(
             [Dim(n, out, w.size, w.stride, w.rhs_dilation, w.pad_low) for n, out, w in window]
         )
-        self.strides = _dense([dim.size for dim in self.dims], self.size)
-        self.out_strides = _dense([dim.out for dim in self.dims], self.size)
+        self.strides = [atom.stride for atom in dense([dim.size for dim in self.dims], self.dtype)]
+        self.out_strides = [atom.stride for atom in dense([dim.out for dim in self.dims], self.dtype)]
         room = int(self.builder.sbuf.largest_gap() * 0.8)
         largest = int(self.builder.machine["memory.sbuf_max_elements"])
         room = min(room, largest * self.size * 2)
@@ -150,23 +151,14 @@ class _Windows:
         self.work.free()
 
     def _scratch(self, like: Block, dtype: str) -> Block:
-        return self.work.tile([atom.size for atom in like.dims[1:]], dtype, like.dims[0].size)
+        return self.work.like(like, dtype)
 
     def _start(self) -> Splat | Block | None:
         """The initial value, or None where it changes nothing."""
         constant = self.context.splat(self.init)
         if constant is not None:
             return None if same_number(constant, self.neutral) else Splat(constant, self.dtype)
-        home = self.context.hbm(self.init)
-        ring = self.work.ring(self.size, 1)
-        block = Block(ring.alloc, self.dtype, Affine(ring.alloc.lo), (Atom(128, 1, True), Atom(1, self.size)))
-        copy(
-            self.builder,
-            block,
-            Block(home.alloc, home.dtype, home.start, (Atom(128, 0), Atom(1, 0))),
-            Stream.DMA_LOAD,
-        )
-        return block
+        return one_a_partition(self.builder, self.work, self.context.hbm(self.init))
 
     # which blocks make a tile
 
@@ -258,7 +250,7 @@ class _Windows:
         count = box[plan.partition].part.count
         step = plan.blocks[plan.partition] * self.dims[plan.partition].stride * self.strides[plan.partition]
         source = Block(self.source.alloc, self.dtype, offset, (Atom(count, step), *atoms))
-        copy(self.builder, _on(into, first, count), source, self.stream)
+        copy(self.builder, into.on_partitions(count, first), source, self.stream)
 
     def _store(self, out: Block, box: dict[int, Range], first: int) -> None:
         plan = self.plan
@@ -271,7 +263,7 @@ class _Windows:
         count = box[plan.partition].part.count
         step = plan.blocks[plan.partition] * self.out_strides[plan.partition]
         target = Block(self.target.alloc, self.dtype, offset, (Atom(count, step), *atoms))
-        copy(self.builder, target, _on(out, first, count), Stream.DMA_STORE)
+        copy(self.builder, target, out.on_partitions(count, first), Stream.DMA_STORE)
 
     # folding a tile
 
@@ -282,7 +274,7 @@ class _Windows:
         current, mine = tile, False
         for axis, dim in enumerate(self.dims):
             if dim.window == 1:
-                current = _taps(current, axis + 1, 0, outs[axis], dim.stride)
+                current = current.every(axis + 1, 0, outs[axis], dim.stride)
         for axis in folded:
             sizes = [atom.size for atom in current.dims[1:]]
             sizes[axis] = outs[axis]
@@ -296,8 +288,7 @@ class _Windows:
         if isinstance(self.start, Splat):
             self._combine(out, out, self.start)
         elif self.start is not None:
-            spread = tuple(Atom(atom.size, 0) for atom in out.dims[1:])
-            self._combine(out, out, replace(self.start, dims=(out.dims[0], *spread)))
+            self._combine(out, out, self.start.repeated(out))
         return out
 
     def _engine(self) -> Stream:
@@ -311,10 +302,10 @@ class _Windows:
             self._fold_by_scans(result, source, dim, window.window)
             return
         size = result.dims[dim].size
-        before, after = (_product([atom.size for atom in block.dims[1:]]) for block in (source, result))
+        before, after = (prod(atom.size for atom in block.dims[1:]) for block in (source, result))
 
         def taps(start: int) -> Block:
-            return _taps(source, dim, start, size, window.stride)
+            return source.every(dim, start, size, window.stride)
 
         if not window_plan.by_doubling(self.builder.timing, window.window, before, after):
             self._combine(result, taps(0), taps(window.dilation))
@@ -348,7 +339,7 @@ class _Windows:
 
     def _pays_scans(self, source: Block, dim: int, window: Dim) -> bool:
         """Whether two scans of blocks as long as the window take less time than doubling."""
-        nbytes = _product([atom.size for atom in source.dims[1:]]) * self.size
+        nbytes = prod(atom.size for atom in source.dims[1:]) * self.size
         simple = nbytes == source.dims[dim].size * self.size and window.stride == window.dilation == 1
         if not simple or self.dtype != "f32" or self.opcode not in SCANNED or window.window < LEAST_SCANNED:
             return False
@@ -374,12 +365,12 @@ class _Windows:
                         block.index(1, index * length + start, count) for block in (tile.select([0, dim]), row)
                     )
                     if backward:
-                        out, terms = transposed(out, [1]), transposed(terms, [1])
+                        out, terms = out.backwards([1]), terms.backwards([1])
                     first = terms.index(1, Affine())
                     self.emitter.over("tensor_copy", Stream.VECTOR, [out.index(1, Affine())], [first])
                     if count > 1:
                         rest, others = (block.index(1, Affine(1), count - 1) for block in (out, terms))
-                        ins = [others, replace(one, dims=(one.dims[0], Atom(count - 1, 0))), first]
+                        ins = [others, one.repeated(others), first]
                         alu = [elementwise.ARITHMETIC[self.opcode], "multiply"]
                         self.builder.emit("tensor_tensor_scan", Stream.VECTOR, [rest], ins, alu, flags=["ap0"])
         self._combine(
@@ -389,33 +380,6 @@ class _Windows:
         )
         for tile in (ahead, trailing, one):
             self.work.give_back(tile)
-
-
-def _dense(sizes: Sequence[int], itemsize_: int) -> list[int]:
-    strides, stride = [], itemsize_
-    for size in reversed(sizes):
-        strides.append(stride)
-        stride *= size
-    return strides[::-1]
-
-
-def _product(sizes: Sequence[int]) -> int:
-    total = 1
-    for size in sizes:
-        total *= size
-    return total
-
-
-def _on(block: Block, partition: int, count: int) -> Block:
-    """``count`` partitions of a tile, from ``partition`` on."""
-    return replace(block, dims=(Atom(count, 1, True), *block.dims[1:]), partition=partition)
-
-
-def _taps(block: Block, dim: int, start: int, count: int, step: int) -> Block:
-    """Every ``step``-th element of a dim from ``start`` on."""
-    cut = block.index(dim, Affine(start), count)
-    atom = cut.dims[dim]
-    return replace(cut, dims=(*cut.dims[:dim], replace(atom, stride=atom.stride * step), *cut.dims[dim + 1 :]))
 
 
 def _repeated(tiles: Sequence[tuple[int, list[Part]]], most: int) -> Iterator[tuple[int, int, list[tuple[int, Part]]]]:
