@@ -49,6 +49,17 @@ class Array:
         """Equal for equal arrays."""
         return self.view.alloc, self.view.start, self.view.dtype, self.outer, self.parts, self.each, self.row, self.last
 
+    @property
+    def abreast(self) -> bool:
+        """Whether rows of several heads lie beside each other, dense."""
+        dense = self.rowed and self.last.stride == itemsize(self.view.dtype)
+        return dense and self.outer[-1:] == (self.terms * self.last.stride,)
+
+    def together(self, indices: Sequence[Affine], count: int) -> Block:
+        """The rows of ``count`` heads, [partition, neighbour, head, term]."""
+        rows = self.at(indices)
+        return rows.of((*rows.dims[:-1], Atom(count, self.outer[-1]), rows.dims[-1]))
+
     def at(self, indices: Sequence[Affine]) -> Block:
         """The rows of a head."""
         offset = self.view.start
@@ -120,14 +131,14 @@ def _array(view: View, parts: tuple[int, int], wide: bool, stream: Stream, loc: 
 def _written(context: Context, sink: Sink, parts: tuple[int, int]) -> Array:
     """The result, stored as its only reader wants it."""
     value, shape = sink.op.result, sink.op.shape
-    home = context.new_hbm(value) if value in context.outputs else None
+    around = shape.rank - 2
+    row, last = (around, around + 1) if sink.weights == 0 else (around + 1, around)
+    home = context.new_hbm(value) if value in context.outputs and last == around + 1 else None
     if home is None or any(len(coalesce(atoms)) > 1 for atoms in home.dims):
-        order = wanted_order(value)
+        order = [axis for axis in wanted_order(value) if axis != last] + [last]  # rows are stored as they are made
         stored = context.own_hbm(value, hlo.Shape(shape.dtype, tuple(shape.dims[axis] for axis in order)))
         home = stored.transpose([order.index(axis) for axis in range(shape.rank)])
     context.homes[value] = [home]
-    around = shape.rank - 2
-    row, last = (around, around + 1) if sink.weights == 0 else (around + 1, around)
     view = squeezed(home.transpose([*range(around), row, last]))
     return _array(view, parts, True, Stream.DMA_STORE, sink.op.loc, sink.op.loc.name)
 

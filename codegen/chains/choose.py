@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Set
+from collections.abc import Iterator, Sequence, Set
 from math import ceil, prod
 
 from neuronx_cc.codegen.chains.body import inner_kernel
-from neuronx_cc.codegen.chains.pattern import Chain, find, made_by, separate
+from neuronx_cc.codegen.chains.pattern import NARROW, Chain, find, made_by, separate
 from neuronx_cc.codegen.chains.schedule import Schedule
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.dots.problem import divisor, order_of
@@ -16,10 +16,11 @@ from neuronx_cc.codegen.maps.fusion import Fusion
 from neuronx_cc.codegen.maps.lifetimes import Alive, last_uses, tiles_alive
 from neuronx_cc.codegen.residents import KEPT_SHARE, RESIDENT_SHARE
 from neuronx_cc.ir import hlo
+from neuronx_cc.ir.hlo.editing import replace, retype, users
 from neuronx_cc.ir.machine import Sizes
 from neuronx_cc.ir.types import itemsize
 
-UNROLLED_BLOCKS = 32
+UNROLLED_BLOCKS = 64
 """Blocks of rows in straight-line code."""
 FEWEST_BLOCKS = 4
 """Blocks of rows of all heads: each step of one waits for the step before, so that few leave engines idle."""
@@ -33,6 +34,8 @@ READING = frozenset([*ARITHMETIC, *ACTIVATION, "divide", "convert"])
 """Ops that compute in FP32 whatever floats they read."""
 UNDER_WAY = (6, 5, 4, 3, 2, 1)
 """Blocks of rows."""
+TOGETHER = (16, 8, 4, 2, 1)
+"""Heads that are loaded at once."""
 SCRATCH = 2
 """Tiles that ops use besides."""
 
@@ -48,10 +51,26 @@ def worthwhile(
         if chain.shared and 4 * prod(chain.dims) <= room * context.sizes.partitions:
             continue  # it could stay on chip, which takes less time than computing it again
         staged = any((op, index) in context.residents.staged for op in chain.ops for index in (0, 1))
-        taken = any(op in context.apart for op in chain.sources)
-        if not staged and not taken and schedule_of(context, chain, room) is not None:
-            found.append(separate(chain))
+        apart = any(op in context.apart for op in chain.sources)
+        if not staged and not apart and schedule_of(context, chain, room) is not None:
+            found.append(taken(context, chain))
     return found
+
+
+def taken(context: Context, chain: Chain) -> Chain:
+    """``chain`` as a kernel: with ops of its own, and the casts of its results."""
+    for sink in chain.sinks:
+        _take_cast(context, sink.op)
+    return separate(chain)
+
+
+def _take_cast(context: Context, op: hlo.DotOp) -> None:
+    """Let ``op`` give what its only reader, a cast to a float of 16 bits, makes of its sums: less is stored."""
+    casts = [each for each in users(op.result) if isinstance(each, hlo.ConvertOp) and each.shape.dtype in NARROW]
+    if op.shape.dtype == "f32" and casts and op.result.has_one_use():
+        context.load_casts.pop(casts[0].result, None)
+        retype(op.result, casts[0].result.type)
+        replace(casts[0], op.result)
 
 
 def schedule_of(context: Context, chain: Chain, room: int) -> Schedule | None:
@@ -80,22 +99,32 @@ def _alive(context: Context, chain: Chain) -> Alive:
 def _candidates(chain: Chain, parts: list[int], sizes: Sizes) -> Iterator[Schedule]:
     rows, columns = chain.dims[-2:]
     blocks, chunks = rows // parts[0], columns // parts[1]
-    heads = max(1, min(chain.dims[-3] if len(chain.dims) > 2 else 1, UNROLLED_BLOCKS // blocks))
+    heads = _heads(chain.dims[:-2], max(1, UNROLLED_BLOCKS // blocks))
     across = [sink for sink in chain.sinks if sink.across]
     banks = sum(ceil(chunks / (sizes.bank_columns // sink.width)) for sink in across)
     in_psum = banks <= sizes.banks - 4
     left = sizes.banks - 1 - (banks if in_psum else len(across))
-    each = ceil(4 * columns / sizes.bank_bytes)
-    stay = (left - 1) // each if _may_stay(chain) else 0
-    stay = stay if stay >= max(2, len(chain.sources)) else 0
-    turning = left - stay * each if stay else 1 + (left >= 5)
+    each, several = ceil(columns / sizes.bank_columns), max(1, sizes.bank_columns // columns)
+    stay = min((left - 1) // each, ceil(UNDER_WAY[0] * len(chain.sources) / several)) if _may_stay(chain) else 0
+    turning = left - stay * each if stay * several >= max(2, len(chain.sources)) else 1 + (left >= 5)
+    stay = stay * several if stay * several >= max(2, len(chain.sources)) else 0
     if left - turning < 1:
         return
     for under_way in UNDER_WAY:
-        yield Schedule(
-            parts[0], blocks, parts[1], chunks, heads, min(under_way, blocks * heads), in_psum, left - turning, stay,
-            turning,
-        )  # fmt: skip
+        for together in (size for size in TOGETHER if size <= heads):
+            abreast = min(under_way, blocks * heads), in_psum, left - turning, stay, turning, together
+            yield Schedule(parts[0], blocks, parts[1], chunks, heads, *abreast)
+
+
+def _heads(sizes: Sequence[int], most: int) -> int:
+    """Heads of a body: of the innermost dims all that are not too many, of the one around them equal parts."""
+    heads = 1
+    for size in reversed(sizes):
+        parts = ceil(size / (most // heads))
+        heads *= ceil(size / parts)
+        if parts > 1:
+            break
+    return heads
 
 
 def _may_stay(chain: Chain) -> bool:
@@ -117,14 +146,14 @@ def footprint(chain: Chain, schedule: Schedule, alive: Alive, sizes: Sizes) -> i
             *((sink.other, sink.across, sink.width) for sink in chain.sinks),
         )
     }
-    nbytes = sum(staged.values()) + sum(
-        2 * ceil(_depth(op) / sizes.rows) * sum(chain.dims[-2:]) for op in chain.sources
-    )
-    for sink in chain.sinks:
-        kept = itemsize(sink.op.shape.dtype) + 4 * (sink.across and not s.in_psum)
-        nbytes += kept * lengths[sink.across] * sink.width
+    rows = sum(staged.values())  # of operands and results
+    rows += sum(itemsize(sink.op.shape.dtype) * lengths[sink.across] * sink.width for sink in chain.sinks)
+    nbytes = sum(2 * ceil(_depth(op) / sizes.rows) * sum(chain.dims[-2:]) for op in chain.sources)
+    if not s.in_psum:
+        nbytes += sum(4 * s.column_chunks * sink.width for sink in chain.sinks if sink.across)
     transposed = 2 * 2 * s.column_chunks * s.row_parts
-    return s.under_way * tiles + s.staged * nbytes + transposed + 64 * sizes.alignment
+    whole = s.staged * nbytes + max(s.staged, s.groups * s.together) * rows
+    return s.under_way * tiles + whole + transposed + 64 * sizes.alignment
 
 
 def _depth(op: hlo.DotOp) -> int:

@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import product
+from math import prod
 
 from neuronx_cc.codegen.attention.kernel import NoRoomLeft
 from neuronx_cc.codegen.attention.stage import pieces
@@ -54,12 +56,28 @@ def lower(context: Context, chain: Chain) -> None:
         _Loops(context, chain, arrays, schedule, pool).emit()
 
 
+@dataclass(slots=True, eq=False)
+class _Group:
+    """Heads that are loaded and stored together where their rows lie beside each other in HBM."""
+
+    at: tuple[Affine, ...]
+    """The first."""
+    size: int
+    tiles: dict[object, Block] = field(default_factory=dict)
+    """Rows of all: array -> its tile [partition, neighbour, head, term]."""
+    done: Counter[Sink] = field(default_factory=Counter)
+    """Heads of which it has the result."""
+
+
 @dataclass(slots=True)
 class _Head:
     """What is there of the head under way."""
 
     number: int
     at: tuple[Affine, ...]
+    group: _Group
+    place: int
+    """In the group."""
     tiles: dict[object, Block]
     """Operands: (value, layout) -> its tile."""
     made: dict[Sink, Block]
@@ -133,32 +151,47 @@ class _Loops:
         self.body.pool.free()
 
     def _around(self, at: tuple[Affine, ...]) -> None:
-        """All heads of the dims around, but the innermost, at ``at``."""
-        builder, sizes = self.context.builder, self.chain.dims[:-2]
-        if not sizes:
-            self._heads([()])
-            return
-        if len(at) < len(sizes) - 1:
+        """All heads of the dims around at ``at``; a body has several of the innermost, or all of several around it."""
+        builder, sizes, heads = self.context.builder, self.chain.dims[:-2], self.schedule.heads
+        if len(at) == len(sizes):
+            self._heads([[at]])
+        elif prod(sizes[len(at) + 1 :]) > heads:
             for index in builder.each(sizes[len(at)], 1):
                 self._around((*at, index))
-            return
-        for start, count, size in builder.tiles(sizes[-1], self.schedule.heads):
-            for index in builder.each(count, 1):
-                self._heads([(*at, index * size + (start + number)) for number in range(size)])
+        else:
+            inner = [*product(*map(range, sizes[len(at) + 1 :]))]
+            for start, count, size in builder.tiles(sizes[len(at)], heads // len(inner)):
+                for index in builder.each(count, 1):
+                    each = [(*at, index * size + (start + number)) for number in range(size)]
+                    self._heads([each] if len(at) == len(sizes) - 1 else self._rows_of(each, inner))
 
-    def _heads(self, heads: Sequence[tuple[Affine, ...]]) -> None:
-        """Heads one after the other: next comes a step of the block that can go on first, as in ``interleave``."""
+    def _rows_of(
+        self, around: Sequence[tuple[Affine, ...]], inner: Sequence[tuple[int, ...]]
+    ) -> list[list[tuple[Affine, ...]]]:
+        """Heads in lists of those that differ in the innermost dim only."""
+        last = self.chain.dims[-3]
+        heads = [(*at, *map(Affine, each)) for at in around for each in inner]
+        return [heads[start : start + last] for start in range(0, len(heads), last)]
+
+    def _heads(self, lists: Sequence[Sequence[tuple[Affine, ...]]]) -> None:
+        """Heads one after the other: next comes a step of the block that can go on first, as in ``interleave``.
+
+        ``lists``: of those that may be loaded together.
+        """
         builder, s = self.context.builder, self.schedule
         apart = -(-self.steps // s.under_way)
+        heads = [each for row in lists for each in row]
         waiting = deque((number, block) for number in range(len(heads)) for block in range(s.row_blocks))
         staged: list[_Head] = []
+        groups = [_Group(row[at], size) for row in lists for at, size in pieces(len(row), s.together)]
+        places = [(group, place) for group in groups for place in range(group.size)]
         going: list[_Rows] = []
         free: dict[Stream, float] = {}
         with builder.unrolled():
             while waiting or going:
                 oldest = min([each.head.number for each in going] + [number for number, _ in [*waiting][:1]])
                 if len(staged) < len(heads) and len(staged) - oldest < s.staged:
-                    staged.append(self._staged(len(staged), heads[len(staged)]))
+                    staged.append(self._staged(len(staged), heads[len(staged)], *places[len(staged)]))
                 near = not going or (going[-1].emitted >= apart and len(going) < s.under_way)
                 if waiting and near and waiting[0][0] < len(staged):
                     number, block = waiting.popleft()
@@ -191,9 +224,9 @@ class _Loops:
 
     # ---- operands -------------------------------------------------------------------------------------------------
 
-    def _staged(self, number: int, at: tuple[Affine, ...]) -> _Head:
+    def _staged(self, number: int, at: tuple[Affine, ...], group: _Group, place: int) -> _Head:
         """Operands of a head in SBUF: as they lie, rows on the partitions, and transposed."""
-        head = _Head(number, at, {}, {}, Counter())
+        head = _Head(number, at, group, place, {}, {}, Counter())
         for op in self.chain.sources:
             for index in (0, 1):
                 self._turned(head, op, index)
@@ -205,13 +238,30 @@ class _Loops:
         """Rows of an operand as they lie [partition, neighbour, term]: on a partition neighbours."""
         key = array.key, dtype
         if key not in head.tiles:
-            tile = self.tiles.tile(
-                dtype, [array.each, array.terms], array.parts, f"operand {len(head.tiles)}", self.schedule.staged, True
-            )
-            self.context.builder.mark(array.loc)
-            copy(self.context.builder, tile, array.at(head.at), array.stream)
-            head.tiles[key] = tile
+            new = key not in head.group.tiles
+            tile = head.tiles[key] = self._rows(head, array, key, dtype, f"operand {len(head.tiles)}")
+            if new:
+                self.context.builder.mark(array.loc)
+                copy(self.context.builder, *self._moved(head, array, key, tile), array.stream)
         return head.tiles[key]
+
+    def _rows(self, head: _Head, array: Array, key: object, dtype: str, name: str) -> Block:
+        """Room for rows of a head [partition, neighbour, term]: in that of its group where they lie beside others'."""
+        s, group = self.schedule, head.group
+        if not array.abreast:
+            return self.tiles.tile(dtype, [array.each, array.terms], array.parts, name, s.staged, True)
+        if key not in group.tiles:
+            sizes = [array.each, s.together, array.terms]
+            tile = self.tiles.tile(dtype, sizes, array.parts, name, s.groups, True)
+            group.tiles[key] = tile.index(2, Affine(0), group.size)
+        return group.tiles[key].index(2, Affine(head.place))
+
+    def _moved(self, head: _Head, array: Array, key: object, tile: Block) -> tuple[Block, Block]:
+        """What is loaded or stored at once: in SBUF, and in HBM."""
+        group = head.group
+        if array.abreast:
+            return group.tiles[key], array.together(group.at, group.size)
+        return tile, array.at(head.at)
 
     def _turned(self, head: _Head, op: hlo.DotOp, index: int) -> Block:
         """Terms of an operand on the partitions, [term, chunk, row]; rows in blocks, columns in their order."""
@@ -337,14 +387,16 @@ class _Loops:
             flags = ["accumulate"] * (chunk > 0) + [*rounding_of(sink.op)]
             builder.multiply(bank, transposed.index(1, Affine(chunk)), other.index(1, Affine(chunk)), flags)
         if sink not in head.made:
-            sizes = [s.row_blocks, sink.width]
-            head.made[sink] = self._result(sink, sizes, s.row_parts, sink.op.shape.dtype)
+            head.made[sink] = self._result(head, sink, sink.op.shape.dtype)
         self.body.leave(head.made[sink].index(1, Affine(block)), bank)
 
-    def _result(self, sink: Sink, sizes: Sequence[int], partitions: int, dtype: str) -> Block:
-        return self.tiles.tile(
-            dtype, sizes, partitions, f"result {self.chain.sinks.index(sink)}", self.schedule.staged, True
-        )
+    def _result(self, head: _Head, sink: Sink, dtype: str) -> Block:
+        """Room for it, and, where it is summed in another type, for what is stored of it."""
+        name = f"result {self.chain.sinks.index(sink)}"
+        if dtype == sink.op.shape.dtype:
+            return self._rows(head, self.arrays.results[sink], sink, dtype, name)
+        sizes = [self.schedule.column_chunks, sink.width]
+        return self.tiles.tile(dtype, sizes, self.schedule.column_parts, f"sums of {name}", self.schedule.staged, True)
 
     def _across(self, head: _Head, sink: Sink, block: int, made: Block) -> None:
         """Contract the rows of this block: what they add to the result."""
@@ -355,8 +407,7 @@ class _Loops:
                 place = builder.slot(self._sums[sink], True)
                 head.made[sink] = Block(self._sums[sink].alloc, "f32", place, (Atom(s.column_parts, 1, True),))
             else:
-                shape = [s.column_chunks, sink.width]
-                head.made[sink] = self._result(sink, shape, s.column_parts, "f32")
+                head.made[sink] = self._result(head, sink, "f32")
         total = head.made[sink]
         for part, start, count in self._parts(sink, total):
             if s.in_psum:
@@ -384,15 +435,15 @@ class _Loops:
 
     def _store(self, head: _Head, sink: Sink) -> None:
         """All of a head's result, from SBUF or PSUM."""
-        builder, s = self.context.builder, self.schedule
+        builder, array, dtype = self.context.builder, self.arrays.results[sink], sink.op.shape.dtype
         builder.mark(sink.op.loc)
-        made, array, dtype = head.made[sink], self.arrays.results[sink], sink.op.shape.dtype
-        if sink.across and (s.in_psum or dtype != "f32"):
-            name = f"stored {self.chain.sinks.index(sink)}"
-            out = self.tiles.tile(
-                dtype, [s.column_chunks, sink.width], s.column_parts, name, self.schedule.staged, True
-            )
+        made = head.made[sink]
+        if sink.across and (self.schedule.in_psum or dtype != "f32"):
+            out = self._result(head, sink, dtype)
             for part, start, count in self._parts(sink, made):
                 self.body.leave(out.index(1, Affine(start), count), part)
             made = out
-        copy(builder, array.at(head.at), made, Stream.DMA_STORE)
+        head.group.done[sink] += 1
+        if not array.abreast or head.group.done[sink] == head.group.size:
+            source, target = self._moved(head, array, sink, made)
+            copy(builder, target, source, Stream.DMA_STORE)

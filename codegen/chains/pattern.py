@@ -18,7 +18,8 @@ from neuronx_cc.ir.types import itemsize
 
 FOLDS = frozenset(["add", "maximum", "minimum"])
 """What rows are folded by."""
-FLOATS = frozenset(["f32", "bf16", "f16"])
+NARROW = frozenset(["bf16", "f16"])
+FLOATS = NARROW | {"f32"}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -192,13 +193,11 @@ class _Search:
         self.combiners, self.without = combiners, without
 
     def chain(self, op: hlo.DotOp, place: Mapping[hlo.HloOp, int], taken: Set[hlo.Operation]) -> Chain | None:
-        last = self._sink(op, ())
-        if last is None:
+        found = self._sink(op, ())
+        if found is None:
             return None
+        last, ops = found
         dims = squeeze(hlo.shape_of(last.value).dims)
-        ops = self._closure(last.value, dims)
-        if ops is None:
-            return None
         sinks = {op: last}
         while more := self._more(ops, sinks, dims, place):
             sink, closure = more
@@ -207,8 +206,11 @@ class _Search:
         ordered = sorted(ops, key=place.__getitem__)
         sources = tuple(op for op in ordered if isinstance(op, hlo.DotOp))
         inner = tuple(op for op in ordered if not isinstance(op, hlo.DotOp))
-        if not sources or len(sinks) < 2 or not taken.isdisjoint([*ops, *sinks]):
+        if len(sinks) < 2 or not taken.isdisjoint([*ops, *sinks]):
             return None
+        given = [*(x for op in sources for x in op.operands), *(sink.other for sink in sinks.values())]
+        if any(base(x).owner in ops for x in given):
+            return None  # what comes of it is multiplied with what comes of it
         if not any(isinstance(op, hlo.ReduceOp) for op in inner):
             return None  # without folds, contractions take in what lies between as they load and store
         return Chain(sources, inner, tuple(sorted(sinks.values(), key=lambda sink: place[sink.op])), dims)
@@ -226,9 +228,11 @@ class _Search:
         while waiting:
             for user in _readers(waiting.pop(0).result):
                 if isinstance(user, hlo.DotOp) and user not in sinks and user not in ops:
-                    sink = self._sink(user, dims)
-                    closure = self._closure(sink.value, dims) if sink is not None else None
-                    if sink is None or closure is None or _leads_to(user, {*ops, *sinks, *closure}, place):
+                    found = self._sink(user, dims)
+                    if found is None:
+                        continue
+                    sink, closure = found
+                    if _leads_to(user, {*ops, *sinks, *closure}, place):
                         continue
                     if not any(_leads_to(other, {user, *closure}, place) for other in sinks):
                         return sink, closure
@@ -238,7 +242,7 @@ class _Search:
         return None
 
     def _closure(self, value: hlo.SSAValue, dims: tuple[int, ...]) -> set[hlo.HloOp] | None:
-        """The ops that make ``value``, up to contractions; None where there is another kind among them."""
+        """The ops that make ``value``, up to contractions; None where there are none, or another kind is among them."""
         found: set[hlo.HloOp] = set()
         waiting = [value]
         while waiting:
@@ -250,7 +254,8 @@ class _Search:
             elif self._is_inner(op, dims):
                 found.add(op)
                 waiting += op.operands
-        return found if value.owner in found and self._stays(found, dims) else None
+        complete = value.owner in found and any(isinstance(op, hlo.DotOp) for op in found)
+        return found if complete and self._stays(found, dims) else None
 
     @staticmethod
     def _stays(ops: Set[hlo.HloOp], dims: tuple[int, ...]) -> bool:
@@ -277,7 +282,8 @@ class _Search:
             return False
         return squeeze(op.shape.dims) == dims or op.shape.dtype in FLOATS
 
-    def _sink(self, op: hlo.DotOp, dims: tuple[int, ...]) -> Sink | None:
+    def _sink(self, op: hlo.DotOp, dims: tuple[int, ...]) -> tuple[Sink, set[hlo.HloOp]] | None:
+        """``op`` as a last contraction, and what makes the operand that comes from the chain."""
         if not _is_narrow(op):
             return None
         for index in (0, 1):
@@ -291,8 +297,9 @@ class _Search:
             one = len(free) == len(terms) == len(others[1]) == 1
             if not one or batch != list(range(shape.rank - 2)) or shape.dims[-2:] != own[-2:]:
                 continue
-            if self._is_inner(made, own):
-                return Sink(op, index, terms[0] == shape.rank - 2)
+            closure = self._closure(made.results[0], own) if self._is_inner(made, own) else None
+            if closure is not None:
+                return Sink(op, index, terms[0] == shape.rank - 2), closure
         return None
 
 

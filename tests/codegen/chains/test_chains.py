@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 
 import neuronx_cc
+from neuronx_cc.codegen.chains import choose
+from neuronx_cc.codegen.chains.pattern import find
 
 Array = Any
 
@@ -143,3 +145,28 @@ def test_rows_that_divide_badly_are_left_apart() -> None:
     x = arrays(4, 4, 257, 64)
     executable = neuronx_cc.compile(jax.jit(lambda *x: gradient(attention, *x)), *x)
     assert not chains(executable)
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 128, 64), (1, 5, 128, 128)], ids=str)
+def test_heads_that_lie_beside_each_other_are_loaded_and_stored_together(shape: tuple[int, ...]) -> None:
+    """In a layer: its casts are the chain's, as is the order of what it stores; keys may be as long as columns many."""
+    batch, heads, rows, size = shape
+
+    def layer(weights: Array, x: Array, bias: Array) -> Array:
+        q, k, v = ((x @ each).reshape(batch, rows, heads, size).transpose(0, 2, 1, 3) for each in weights)
+        scores = jnp.einsum("bhqd,bhkd->bhqk", q, k) / np.sqrt(size) + bias
+        return x + (jax.nn.softmax(scores, -1) @ v).transpose(0, 2, 1, 3).reshape(x.shape)
+
+    def gradients(*given: Array) -> tuple[Array, ...]:
+        return jax.grad(lambda *given: (layer(*given) ** 2).mean(), (0, 1))(*given)
+
+    width = heads * size
+    weights, x, bias = arrays(1, 3, width, width)[0] / 8, *arrays(1, batch, rows, width), *arrays(1, heads, rows, rows)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(choose, "worthwhile", forced)
+        run(gradients, weights.astype(jnp.bfloat16), x, bias)
+
+
+def forced(context: Any, computation: Any, without: Any = frozenset()) -> list[Any]:
+    """All chains, whatever takes less time."""
+    return [choose.taken(context, chain) for chain in find(computation, context.combiners, without)]
