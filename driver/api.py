@@ -243,7 +243,8 @@ def _given(module: Any) -> "tuple[bytes, str] | HloModule":
     raise UsageError(
         "EARG906",
         f"cannot compile a {type(module).__name__}",
-        "pass a jitted function and its arguments, jax.jit(f).lower(...), HLO text, bytes, a path or an HloModule",
+        "pass a jitted function and its arguments, jax.jit(f).lower(...), HLO text, bytes, a path or an HloModule, or "
+        "neuronx_cc.load_model(...) of another framework's model",
     )
 
 

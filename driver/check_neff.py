@@ -13,13 +13,12 @@ from pathlib import Path
 
 from neuronx_cc import runtime
 from neuronx_cc.codegen.context import Left
-from neuronx_cc.driver import files
 from neuronx_cc.driver.check import Array, Check, Rerun, check
 from neuronx_cc.driver.compare import Comparison, compare_module
 from neuronx_cc.driver.compile import MODULE_DIGEST, MODULE_NAME, generate
 from neuronx_cc.driver.failure import Session
 from neuronx_cc.driver.fp64 import FromFp64, from_fp64
-from neuronx_cc.driver.frontends.door import fixed_by, load_module
+from neuronx_cc.driver.frontends.door import fixed_by, is_saved_model, load_module, read
 from neuronx_cc.driver.log import Log
 from neuronx_cc.driver.machines import planned_machine
 from neuronx_cc.driver.options import COMPILE
@@ -42,14 +41,14 @@ def find_module(neff: Neff, path: str, explicit: str | None) -> tuple[str, bytes
     if not isinstance(name, str) or not isinstance(digest, str):
         raise RunError("ERUN903", "the NEFF does not say which module it was compiled from", "compile it from a file")
     if explicit is not None:
-        data = files.read(explicit, "module")
+        data = read(explicit)
         if hashlib.sha256(data).hexdigest() != digest:
             raise RunError("ERUN903", f"{explicit} is not the module that the NEFF was compiled from ({name})")
         return explicit, data
     for folder in (Path(path).parent, Path()):
         candidate = folder / name
-        if name and candidate.is_file():
-            data = files.read(str(candidate), "module")
+        if name and (candidate.is_file() or is_saved_model(str(candidate))):
+            data = read(str(candidate))
             if hashlib.sha256(data).hexdigest() == digest:
                 return str(candidate), data
     raise RunError("ERUN903", f"--check needs the module that the NEFF was compiled from; {name!r} is not found")

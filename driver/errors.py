@@ -56,7 +56,9 @@ CATALOGUE: dict[str, Entry] = {
     ),
     "EARG914": Entry("framework missing", "The model needs a package that is not installed.", "install it"),
     "EARG915": Entry(
-        "bad shape", "--shape or --value does not fit the model's inputs.", "give each open input its dimensions"
+        "bad shape",
+        "--shape, --value or --signature does not fit the model.",
+        "give each open input its dimensions",
     ),
     "EFIL901": Entry("unreadable file", "A file cannot be opened or read.", "check path and permissions"),
     "EFIL902": Entry("unwritable file", "A file cannot be written; nothing partial is left.", "choose another place"),

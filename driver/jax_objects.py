@@ -31,7 +31,7 @@ def module_of(given: Any, arguments: tuple[Any, ...]) -> Source | None:
         raise UsageError(
             "EARG906",
             f"arguments are for jitted functions, not for a {type(given).__name__}",
-            "pass options by name",
+            "pass options by name; models of other frameworks: neuronx_cc.compile(neuronx_cc.load_model(model, x))",
         )
     elif callable(getattr(given, "lower", None)) and hasattr(given, "jaxpr"):
         given = given.lower()
@@ -48,7 +48,7 @@ def module_of(given: Any, arguments: tuple[Any, ...]) -> Source | None:
         raise UsageError(
             "EARG906",
             f"cannot compile a {type(given).__name__}",
-            "jit it and give it arguments: neuronx_cc.compile(jax.jit(f), x, y)",
+            "jit it and give it arguments: neuronx_cc.compile(jax.jit(f), x, y), or neuronx_cc.load_model(model, x)",
         )
     return None
 

@@ -320,6 +320,12 @@ SHAPES = (
         default=(),
     ),
     Option(
+        ("--signature",),
+        Kind.TEXT,
+        "signature of a SavedModel; default: serving_default, or its only one",
+        metavar="NAME",
+    ),
+    Option(
         ("--constants",),
         Kind.TEXT,
         "an .npz file of parameters, by any of their names, that become constants of the program",

@@ -49,9 +49,10 @@ def is_saved_model(path: str) -> bool:
 
 
 def fixed_by(parsed: Parsed) -> Fixed:
-    """What ``--shape``, ``--value``, ``--no-inline-weights-to-neff`` and ``--constants`` fix."""
-    inline, constants = parsed.values.get("inline_weights_to_neff") is not False, parsed.text_or_none("constants")
-    return Fixed.of_words(parsed.names("shape"), parsed.names("value"), inline, constants or "")
+    """What ``--shape``, ``--value``, ``--no-inline-weights-to-neff``, ``--constants`` and ``--signature`` fix."""
+    inline = parsed.values.get("inline_weights_to_neff") is not False
+    words = [parsed.text_or_none(option) or "" for option in ("constants", "signature")]
+    return Fixed.of_words(parsed.names("shape"), parsed.names("value"), inline, *words)
 
 
 def load_module(data: bytes, source: str, fixed: Fixed) -> "HloModule":
@@ -75,6 +76,10 @@ def _of_bytes(data: bytes, source: str, fixed: Fixed) -> Model:
             "EARG915",
             f"{source or 'the model'} is {kind.value}, whose weights are what it makes of them",
             "weights of .keras files, SavedModels and .pt2 files may be parameters; drop --no-inline-weights-to-neff",
+        )
+    if fixed.signature and kind is not Format.SAVED_MODEL:
+        raise UsageError(
+            "EARG915", f"{source or 'the model'} is {kind.value}, which has no signatures", "drop --signature"
         )
     if kind is Format.ONNX:
         importer = _import(f"{_HERE}.onnx.importer")
@@ -138,17 +143,20 @@ def load_model(
     values: Mapping[str, Any] | None = None,
     inline_weights_to_neff: bool = True,
     constants: str | Mapping[str, Any] = "",
+    signature: str = "",
 ) -> Model:
     """A model of any framework as HLO, which ``neuronx_cc.compile`` takes.
 
-    ``given`` is the path or the bytes of a file that ``neuronx-cc compile`` takes, an ``onnx.ModelProto``, an exported
-    program of PyTorch, a ``tf.function``, a Keras model, or one of JAX's objects; ``arguments`` are a function's.
+    ``given`` is the path or the bytes of a file that ``neuronx-cc compile`` takes, an ``onnx.ModelProto``, a module or
+    exported program of PyTorch, a ``tf.function``, a loaded SavedModel, a Keras model, or one of JAX's objects;
+    ``arguments`` are a function's, or a module's.
     ``shapes`` fixes inputs, or dimensions by their names; ``values`` makes inputs constants. With
     ``inline_weights_to_neff=False`` the weights of a Keras, TensorFlow or PyTorch model are parameters after its
     inputs, and the result's ``weights`` has their values by name. ``constants``, an ``.npz`` file or arrays by any name
-    of a parameter, become constants of the program. Raises what ``compile`` raises for files.
+    of a parameter, become constants of the program. ``signature`` is which function of a SavedModel. Raises what
+    ``compile`` raises for files.
     """
-    fixed = Fixed(shapes or {}, values or {}, inline_weights_to_neff, constants)
+    fixed = Fixed(shapes or {}, values or {}, inline_weights_to_neff, constants, signature)
     return replace(_load_model(given, arguments, fixed), constants=constants)
 
 
@@ -161,12 +169,19 @@ def _load_model(given: Any, arguments: tuple[Any, ...], fixed: Fixed) -> Model:
     framework = type(given).__module__.partition(".")[0]
     if framework == "onnx" and hasattr(given, "SerializeToString"):
         return of_bytes(given.SerializeToString(), "", fixed)
+    if framework == "tensorflow" and hasattr(given, "signatures"):
+        loaded: Model = _import(f"{_HERE}.tensorflow").of_loaded(given, fixed)
+        return loaded
+    if fixed.signature:
+        raise UsageError("EARG915", f"a {type(given).__name__} has no signatures", "drop signature")
     if framework == "tensorflow" and hasattr(given, "get_concrete_function"):
         made: Model = _import(f"{_HERE}.tensorflow").of_function(given, arguments, fixed)
         return made
     if hasattr(given, "stateless_call") and "keras" in sys.modules:
         layers: Model = _import(f"{_HERE}.keras").of_model(given, arguments, fixed)
         return layers
+    if "torch" in sys.modules and isinstance(given, sys.modules["torch"].nn.Module):
+        return _of_module(given, arguments, fixed)
     if framework == "torch":
         if not hasattr(given, "graph_signature"):
             raise UsageError(
@@ -180,6 +195,16 @@ def _load_model(given: Any, arguments: tuple[Any, ...], fixed: Fixed) -> Model:
             "EARG906", f"cannot load a {type(given).__name__}", "pass a path, bytes or a framework's model"
         )
     return Model("JAX", source.data, (), ())
+
+
+def _of_module(module: Any, arguments: tuple[Any, ...], fixed: Fixed) -> Model:
+    """A module of PyTorch for ``arguments``."""
+    bridge = _import(f"{_HERE}.torch.export")
+    if not arguments:
+        remedy = "give it examples of its inputs: load_model(module, x)"
+        raise UsageError("EARG906", f"the inputs of {type(module).__name__} are not known", remedy)
+    made: Model = bridge.of_program(bridge.exported(module, arguments, {}), "", fixed)
+    return made
 
 
 def _exported(data: bytes, source: str) -> bytes:

@@ -23,13 +23,21 @@ class Fixed:
     """Weights are constants of the program; else they are parameters after the inputs."""
     constants: str | Mapping[str, Any] = ""
     """An ``.npz`` file of parameters of the module that become constants, or these by name."""
+    signature: str = ""
+    """Which function of a SavedModel; empty: that for serving, or the only one."""
 
     @classmethod
     def of_words(
-        cls, shapes: Sequence[str], values: Sequence[str], inline_weights: bool = True, constants: str = ""
+        cls,
+        shapes: Sequence[str],
+        values: Sequence[str],
+        inline_weights: bool = True,
+        constants: str = "",
+        signature: str = "",
     ) -> "Fixed":
-        """From ``NAME=1,128`` words of the command line, and a file. Raises UsageError EARG902."""
-        return cls(_parsed("--shape", shapes, int), _parsed("--value", values, _number), inline_weights, constants)
+        """From ``NAME=1,128`` words of the command line, a file and a name. Raises UsageError EARG902."""
+        numbers = _parsed("--shape", shapes, int), _parsed("--value", values, _number)
+        return cls(*numbers, inline_weights, constants, signature)
 
     def words(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """``of_words`` of these gives the same."""
@@ -84,7 +92,7 @@ def fixed_dims(name: str, declared: Sequence[int | None] | None, fixed: Fixed) -
             shown = (
                 "no declared shape" if declared is None else f"dimensions {', '.join(str(n or '?') for n in declared)}"
             )
-            raise CompileError("EMOD025", f"input {name!r} has {shown}", open_remedy(name))
+            raise CompileError("EMOD025", f"input {name!r} has {shown}", open_remedy(name, declared))
         return tuple(n for n in declared if n is not None)
     if declared is not None and len(given) != len(declared):
         raise UsageError("EARG915", f"input {name!r} has {len(declared)} dimensions, --shape gives {len(given)}")
@@ -94,9 +102,11 @@ def fixed_dims(name: str, declared: Sequence[int | None] | None, fixed: Fixed) -
     return tuple(given)
 
 
-def open_remedy(name: str) -> str:
-    """What to do about open dimensions."""
-    return f"give every dimension: --shape {name}=1,128 (load_model(..., shapes={{{name!r}: (1, 128)}}))"
+def open_remedy(name: str, declared: Sequence[int | str | None] | None = None) -> str:
+    """What to do about open dimensions: an example that fits those that are known."""
+    dims = (1, 128) if declared is None else tuple(size if isinstance(size, int) else 1 for size in declared)
+    words = ",".join(map(str, dims))
+    return f"give every dimension: --shape {name}={words} (load_model(..., shapes={{{name!r}: {dims}}}))"
 
 
 def _forget_lines(module: "HloModule") -> None:

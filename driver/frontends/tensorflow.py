@@ -14,9 +14,10 @@ SIGNATURE = "serving_default"
 
 
 def of_saved_model(folder: str, fixed: Fixed) -> Model:
-    """The serving signature of the SavedModel in ``folder``, or its only one.
+    """A signature of the SavedModel in ``folder``: the one asked for, that for serving, or the only one.
 
-    Raises CompileError EVRF064 when it is damaged, EMOD025 for open dimensions, EVRF001 for what XLA does not compile.
+    Raises UsageError EARG915 when it has no such signature, or several of which none is for serving; CompileError
+    EVRF064 when it is damaged, EMOD025 for open dimensions, EVRF001 for what XLA does not compile.
     """
     tf = import_module("tensorflow")
     try:
@@ -24,13 +25,22 @@ def of_saved_model(folder: str, fixed: Fixed) -> Model:
     except Exception as error:
         # TensorFlow, protobuf and Keras raise errors of their own
         raise CompileError("EVRF064", f"{folder}: expected a SavedModel: {_said(error)}", "save it again") from None
+    return of_loaded(loaded, fixed, folder)
+
+
+def of_loaded(loaded: Any, fixed: Fixed, folder: str = "") -> Model:
+    """The same of what ``tf.saved_model.load`` gives."""
     signatures = dict(loaded.signatures)
-    if SIGNATURE not in signatures and len(signatures) != 1:
-        found = ", ".join(sorted(signatures)) or "none"
-        raise CompileError(
-            "EVRF064", f"{folder}: expected a signature {SIGNATURE!r}, found {found}", "save one as that"
-        )
-    function = signatures.get(SIGNATURE) or next(iter(signatures.values()))
+    source = folder or "the model"
+    if not signatures:
+        remedy = "tf.saved_model.save(module, folder, signatures=function)"
+        raise CompileError("EVRF064", f"{source} has no signatures", remedy)
+    name = fixed.signature or (SIGNATURE if len(signatures) > 1 else next(iter(signatures)))
+    if name not in signatures:
+        remedy = f"--signature {min(signatures)} (load_model(..., signature={min(signatures)!r}))"
+        found = ", ".join(map(repr, sorted(signatures)))
+        raise UsageError("EARG915", f"{source} has no signature {name!r}; its signatures are {found}", remedy)
+    function = signatures[name]
     return _lowered(function, function.structured_input_signature[1], fixed, folder)
 
 

@@ -19,7 +19,7 @@ from neuronx_cc.driver.parse import Parsed, closest, from_keywords, parse, split
 from neuronx_cc.ir.errors import UsageError
 
 PLUGIN_DEFAULTS: dict[str, str | int] = {"auto_cast": "none", "int64": "exact", "verbose": options.LEVELS["error"]}
-UNUSED = ("output", "explain_options", "constants")
+UNUSED = ("output", "explain_options", "constants", "signature")
 """Options of the command that name files of its own."""
 
 

@@ -59,6 +59,7 @@ class Graph:
         self.module, self.options = module, options
         self._programs: dict[tuple[Any, ...], Callable[[Sequence[Any]], list[Any]]] = {}
         self._placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
+        self._taken = _taken_out(module)
         if _is_fixed(inputs):
             self._programs[_sizes(inputs)] = self._compiled(inputs)
 
@@ -66,7 +67,11 @@ class Graph:
         sizes = _sizes(values)
         if sizes not in self._programs:
             self._programs[sizes] = self._compiled(values)
-        return self._programs[sizes](values)
+        results = self._programs[sizes](values)
+        known = dict(zip(self._placeholders, values, strict=True))
+        for place, node in self._taken.items():
+            results[place] = _value(node, known)
+        return results
 
     def _compiled(self, values: Sequence[Any]) -> Callable[[Sequence[Any]], list[Any]]:
         if not any(node.op == "call_function" for node in self.module.graph.nodes):
@@ -94,6 +99,43 @@ class Graph:
         known = dict(zip(self._placeholders, values, strict=True))
         result: list[Any] = list(torch.fx.Interpreter(self.module).run(*known.values()))
         return result
+
+
+def _taken_out(module: torch.fx.GraphModule) -> dict[int, torch.fx.Node]:
+    """Place -> node of results that the host has: inputs, such as those that a backward graph reads, and numbers.
+
+    The program neither copies inputs nor computes in FP64: the graph has None there from now on.
+    """
+    (output,) = (node for node in module.graph.nodes if node.op == "output")
+    results = list(output.args[0])
+    taken = {n: each for n, each in enumerate(results) if isinstance(each, torch.fx.Node) and _is_the_hosts(each)}
+    output.args = ([None if place in taken else each for place, each in enumerate(results)],)
+    module.recompile()
+    return taken
+
+
+def _is_the_hosts(node: torch.fx.Node) -> bool:
+    """An input, or what follows from Python's numbers alone, which torch has as FP64 without dims."""
+    return node.op == "placeholder" or _follows_from_numbers(node)
+
+
+def _follows_from_numbers(node: torch.fx.Node) -> bool:
+    known = node.op in ("placeholder", "call_function")
+    return known and _is_number(node) and all(map(_follows_from_numbers, node.all_input_nodes))
+
+
+def _is_number(node: torch.fx.Node) -> bool:
+    value = node.meta.get("val")
+    return isinstance(value, torch.Tensor) and value.dtype is torch.float64 and not value.ndim
+
+
+def _value(node: torch.fx.Node, known: dict[torch.fx.Node, Any]) -> Any:
+    """Of such a node, where ``known`` has the inputs."""
+    if node not in known:
+        target: Any = node.target
+        arguments, keywords = (torch.fx.map_arg(each, lambda n: _value(n, known)) for each in (node.args, node.kwargs))
+        known[node] = target(*arguments, **keywords)
+    return known[node]
 
 
 def _is_fixed(values: Sequence[Any]) -> bool:

@@ -5,13 +5,14 @@
 
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
+from torch._dynamo.convert_frame import compile_lock
 from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
 
 from neuronx_cc.driver.frontends.model import Fixed, Model
@@ -19,7 +20,7 @@ from neuronx_cc.driver.frontends.torch.arrays import shape_of, to_numpy
 from neuronx_cc.driver.frontends.torch.interpreter import draws
 from neuronx_cc.driver.frontends.torch.lowering import Lowered, lower_graph
 from neuronx_cc.driver.frontends.torch.table import decomposed
-from neuronx_cc.ir.errors import CompileError
+from neuronx_cc.ir.errors import CompileError, UsageError
 
 
 @contextmanager
@@ -48,6 +49,40 @@ class LoweredProgram:
     """For each input of the program whether it is a tensor."""
 
 
+def exported(
+    model: torch.nn.Module | Callable[..., Any], arguments: tuple[Any, ...], keywords: Mapping[str, Any]
+) -> torch.export.ExportedProgram:
+    """``torch.export.export``, of functions too, for one thread at a time: what it traces with is the process's.
+
+    Raises what that raises, and UsageError EARG906 for what cannot be exported.
+    """
+    with compile_lock:
+        return torch.export.export(_as_module(model), arguments, dict(keywords))
+
+
+class _Function(torch.nn.Module):
+    """A function as a module."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *arguments: Any, **keywords: Any) -> Any:
+        return self.function(*arguments, **keywords)
+
+
+def _as_module(model: Any) -> torch.nn.Module:
+    if isinstance(model, torch.jit.ScriptModule):
+        raise UsageError(
+            "EARG906", "a scripted module has no Python code to export", "pass the module that it was made from"
+        )
+    if isinstance(model, torch.nn.Module):
+        return model
+    if callable(model):
+        return _Function(model)
+    raise UsageError("EARG906", f"cannot trace a {type(model).__name__}", "pass a module or a function")
+
+
 def of_program(program: torch.export.ExportedProgram, source: str, fixed: Fixed) -> Model:
     """``program`` as HLO with its names; raises what ``lower_exported`` does."""
     made = lower_exported(program, fixed.inline_weights)
@@ -64,7 +99,7 @@ def lower_exported(program: torch.export.ExportedProgram, inline_weights: bool =
     """
     _refuse_dynamic(program)
     try:
-        with quiet():
+        with compile_lock, quiet():
             program = decomposed(program)
     except Exception as error:
         # torch computes all shapes anew, and raises what its operators do

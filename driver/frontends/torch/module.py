@@ -5,6 +5,7 @@ needs no compiler. ``torch.load`` takes it with ``weights_only=True``: what is s
 JSON.
 """
 
+import inspect
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +16,7 @@ from torch.utils import _pytree as pytree
 
 from neuronx_cc import runtime
 from neuronx_cc.driver.frontends.torch.arrays import torch_dtype
-from neuronx_cc.driver.frontends.torch.export import LoweredProgram, lower_exported
+from neuronx_cc.driver.frontends.torch.export import LoweredProgram, exported, lower_exported
 from neuronx_cc.driver.frontends.torch.lowering import CompilerArgs, compile_lowered
 from neuronx_cc.driver.frontends.torch.programs import bytes_of, keep, loaded, run, with_fixed
 from neuronx_cc.ir.errors import RunError, UsageError
@@ -41,35 +42,22 @@ def trace(
         program = model
     else:
         given = tuple(example_inputs) if isinstance(example_inputs, tuple | list) else (example_inputs,)
-        program = torch.export.export(_as_module(model), given, dict(kwargs or {}))
+        program = exported(model, given, kwargs or {})
     lowered = lower_exported(program, inline_weights_to_neff)
     neff = compile_lowered(lowered.lowered, compiler_args)
     data = bytes_of(neff)
     keep(data, runtime.load(neff))
-    return NeuronModule(data, list(lowered.weights.values()), _form(program, lowered))
+    form = _form(program, lowered) | {"parameters": _parameters(model)}
+    return NeuronModule(data, list(lowered.weights.values()), form)
 
 
-class _Function(torch.nn.Module):
-    """A function as a module."""
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, *arguments: Any, **keywords: Any) -> Any:
-        return self.function(*arguments, **keywords)
-
-
-def _as_module(model: Any) -> torch.nn.Module:
-    if isinstance(model, torch.jit.ScriptModule):
-        raise UsageError(
-            "EARG906", "a scripted module has no Python code to export", "pass the module that it was made from"
-        )
-    if isinstance(model, torch.nn.Module):
-        return model
-    if callable(model):
-        return _Function(model)
-    raise UsageError("EARG906", f"cannot trace a {type(model).__name__}", "pass a module or a function")
+def _parameters(model: Any) -> list[str]:
+    """Names of the arguments that may come by place or by name, as far as they are known."""
+    if isinstance(model, torch.export.ExportedProgram):
+        return []
+    function = model.forward if isinstance(model, torch.nn.Module) else model
+    found = inspect.signature(function).parameters.values()
+    return [each.name for each in found if each.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
 
 
 def _form(program: torch.export.ExportedProgram, lowered: LoweredProgram) -> dict[str, Any]:
@@ -137,6 +125,11 @@ class NeuronModule(torch.nn.Module):
                 known = ", ".join(self.weight_names[:4]) or "none: trace with inline_weights_to_neff=False"
                 raise UsageError("EARG906", f"the program has no weight {name!r} as a parameter", f"it has {known}")
             place = self.get_buffer(f"weight_{self.weight_names.index(name)}")
+            if place.shape != value.shape:
+                sizes = f"{list(place.shape)}, not {list(value.shape)}"
+                raise UsageError(
+                    "EARG906", f"weight {name!r} has the shape {sizes}", "trace the model with such weights"
+                )
             place.copy_(value.detach())
 
     @property
@@ -157,9 +150,23 @@ class NeuronModule(torch.nn.Module):
         """The inputs of the program for a call. Raises RunError ERUN001 for arguments that are nested otherwise."""
         leaves, spec = pytree.tree_flatten((arguments, keywords))
         if spec != self._inputs:
+            leaves, spec = pytree.tree_flatten(self._as_traced(arguments, keywords))
+        if spec != self._inputs:
             names = ", ".join(self.form["names"])
             raise RunError("ERUN001", "the arguments are nested otherwise than those traced", f"it takes {names}")
         return [leaf for leaf, used in zip(leaves, self.form["used"], strict=True) if used] + self.weights
+
+    def _as_traced(
+        self, arguments: Sequence[Any], keywords: Mapping[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Arguments that came by place where the model was traced by name, and the other way round."""
+        names = self.form.get("parameters", [])
+        given = {**dict(zip(names, arguments, strict=False)), **keywords}
+        by_place, by_name = self._inputs.children()
+        first = names[: by_place.num_children]
+        if len(given) != len(arguments) + len(keywords) or {*first, *by_name.context} != set(given):
+            return tuple(arguments), dict(keywords)
+        return tuple(given[name] for name in first), {name: given[name] for name in by_name.context}
 
     def scripted(self) -> torch.jit.ScriptModule:
         """The same as TorchScript: results nested as TorchScript has types for, or a flat tuple of the tensors."""

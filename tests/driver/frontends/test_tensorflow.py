@@ -122,3 +122,35 @@ def test_loops_and_branches() -> None:
     program = neuronx_cc.compile(model, auto_cast="none")
     for x in (np.float32([1, 2, 3]), np.float32([-1, 2, -3])):
         np.testing.assert_allclose(program.run({"x": x}).outputs[0], function(tf.constant(x)), rtol=1e-5)
+
+
+@needs_tensorflow
+def test_signatures_are_chosen_by_name(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:
+    import tensorflow as tf
+
+    monkeypatch.chdir(tmp_path)
+    module, spec = tf.Module(), [tf.TensorSpec([3], tf.float32, name="x")]
+    module.double = tf.function(lambda x: {"y": x + x}, input_signature=spec)
+    module.square = tf.function(lambda x: {"z": x * x}, input_signature=spec)
+    tf.saved_model.save(module, "two", signatures={"double": module.double, "square": module.square})
+    tf.saved_model.save(module, "served", signatures={"serving_default": module.double, "square": module.square})
+    x = np.float32([1, 2, 3])
+    for given, chosen, want in (("two", "square", x * x), ("served", "", x + x), ("served", "square", x * x)):
+        for model in (given, tf.saved_model.load(given)):
+            program = neuronx_cc.compile(neuronx_cc.load_model(model, signature=chosen))
+            np.testing.assert_array_equal(program.run({"x": x}).outputs[0], want)
+    for chosen in ("", "other"):
+        with pytest.raises(neuronx_cc.UsageError, match=r"EARG915.*two has no signature.*'double', 'square'"):
+            neuronx_cc.load_model("two", signature=chosen)
+    for given in (module.double, b"HloModule m"):
+        with pytest.raises(neuronx_cc.UsageError, match=r"EARG915.*no signatures"):
+            neuronx_cc.load_model(given, signature="double")
+    tf.saved_model.save(tf.Module(), "none")
+    with pytest.raises(neuronx_cc.CompileError, match=r"EVRF064.*no signatures"):
+        neuronx_cc.load_model("none")
+    assert main(["compile", "two"]) == 2
+    assert "'double', 'square' - --signature double" in capsys.readouterr().err
+    assert main(["compile", "two", "--signature", "square", "--output", "m.neff"]) == 0
+    np.savez("in.npz", x=x)
+    assert main(["run", "m.neff", "--inputs", "in.npz", "--outputs", "out.npz", "--check"]) == 0
+    np.testing.assert_array_equal(np.load("out.npz")["z"], x * x)

@@ -160,6 +160,25 @@ def test_inputs_are_changed_in_place():
     torch.testing.assert_close(x, torch.ones(3))
 
 
+def test_python_numbers_that_change_under_training():
+    """From the second value on dynamo makes them inputs, FP64 for torch; backward reads them, and what follows."""
+    layer = torch.nn.Linear(4, 4)
+
+    def function(x, scale):
+        return (layer(x) * scale + x.relu() * (scale * 2 + 1)).square().sum()
+
+    call = compiled(function)
+    for scale in (1.0, 2.0, 0.25):
+        x = torch.randn(2, 4, requires_grad=True)
+        y = x.detach().clone().requires_grad_()
+        gradients = []
+        for each, given in ((function, x), (call, y)):
+            layer.zero_grad()
+            each(given, scale).backward()
+            gradients.append([given.grad, layer.weight.grad.clone()])
+        torch.testing.assert_close(*gradients)
+
+
 def test_options_and_their_errors():
     x = torch.randn(64, 64)
     close = compiled(lambda x: x @ x)(x)

@@ -232,3 +232,50 @@ def test_functions_of_the_library_have_the_line_of_their_call():
             (__file__, line)
         }
         assert not [entry for entry in entries if entry.op_name and not entry.source_file]
+
+
+def test_arguments_by_place_or_by_name():
+    def function(x, y, scale=1.0):
+        return (x - y) * scale
+
+    x, y = torch.ones(3), torch.arange(3.0)
+    placed = neuron.trace(function, (x, y))
+    named = neuron.trace(function, (x,), kwargs={"y": y})
+    for traced in (placed, named):
+        for result in (traced(x, y), traced(x, y=y), traced(y=y, x=x)):
+            torch.testing.assert_close(result, x - y)
+        for arguments, keywords in (((x,), {}), ((x, y), {"y": y}), ((x, y, x), {}), ((x,), {"z": y})):
+            with pytest.raises(RunError, match="ERUN001"):
+                traced(*arguments, **keywords)
+
+
+def test_weights_of_another_shape_are_refused():
+    traced = neuron.trace(torch.nn.Linear(4, 2), torch.ones(1, 4), inline_weights_to_neff=False)
+    with pytest.raises(UsageError, match=r"EARG906.*'weight' has the shape \[2, 4\], not \[1, 4\]"):
+        traced.replace_weights({"weight": torch.ones(1, 4)})
+
+
+def test_modules_come_through_the_one_door():
+    import neuronx_cc
+
+    model, x = torch.nn.Linear(4, 2), torch.randn(3, 4)
+    executable = neuronx_cc.compile(neuronx_cc.load_model(model, x), auto_cast="none")
+    torch.testing.assert_close(torch.tensor(executable.run([x.numpy()]).outputs[0]), model(x).detach())
+    with pytest.raises(UsageError, match=r"EARG906.*the inputs of Linear are not known"):
+        neuronx_cc.load_model(model)
+    with pytest.raises(UsageError, match=r"EARG906.*load_model"):
+        neuronx_cc.compile(model)
+
+
+def test_threads_trace_and_compile_at_once():
+    from concurrent.futures import ThreadPoolExecutor
+
+    models = [torch.nn.Sequential(torch.nn.Linear(4, 4 + each), torch.nn.ReLU()).eval() for each in range(3)]
+    x = torch.randn(3, 4)
+
+    def both(model):
+        results = neuron.trace(model, x, EXACT)(x), torch.compile(model, backend="neuron")(x)
+        return all(torch.allclose(each, model(x), rtol=1e-4, atol=1e-5) for each in results)
+
+    with ThreadPoolExecutor(3) as pool:
+        assert all(pool.map(both, models))
