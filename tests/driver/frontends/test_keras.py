@@ -71,7 +71,7 @@ assert {*apart.weights} == {weight.path for weight in model.weights}, list(apart
 program = close(apart, inputs, want, ("head",))
 doubled = {name: 2 * array if name == "head/bias" else array for name, array in apart.weights.items()}
 assert np.abs(program.run({**inputs, **doubled}).outputs[0] - values(want)[0]).max() > 1e-3
-refused("EMOD025", "--shape image=1,128", model)
+refused("EMOD025", "--shape image=1,8,8,3", model)
 refused("EARG915", "'other' cannot be set", model, shapes={"other": (2,)})
 
 # inputs and outputs by names; one layer for two results
