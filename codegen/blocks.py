@@ -49,12 +49,9 @@ class Block:
         epilogues = epilogue_choice.worthwhile(context, computation, inside | without)
         context.cast_on_load(computation, {op for ops in epilogues.values() for op in ops})
         kernels = formation.form(
+            context,
             computation,
-            context.combiners,
-            context.load_casts.keys(),
-            context.sizes,
             without,
-            context.effectful,
             [*((each.ops, each) for each in attentions), *((each.ops, each) for each in chains)],
             inside,
             epilogues,
@@ -142,7 +139,7 @@ class Block:
                 "rewrite it with supported operators; `neuronx-cc list-operators` lists them",
                 first.loc,
             )
-        if context.notes_needs:
+        if needs.wanted():
             needs.note(context, kernel, self.member, start)
         for op in kernel.ops:
             for result in _made(context, op):

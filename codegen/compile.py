@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from neuronx_cc.codegen import donation, needs, wide_words
+from neuronx_cc.codegen import donation, wide_words
 from neuronx_cc.codegen.attention.kernel import NoRoomLeft
 from neuronx_cc.codegen.blocks import Block
 from neuronx_cc.codegen.choose import Planner
@@ -58,7 +58,6 @@ def lower_module(
         while True:
             context = Context(module, machine, fast_relayout, transposes, planner, apart, parts[0], defined_codes)
             context.left = left
-            context.notes_needs = needs.wanted()
             try:
                 return _lower(module, context)
             except NoRoomLeft as found:

@@ -111,8 +111,6 @@ class Context:
             self.cast_on_load(computation)
         self.left: list[Left] | None = None
         """Told what each kernel of the entry computation leaves, if anybody wants to know."""
-        self.notes_needs = False
-        """Whether the program says what its kernels must read, for the coverage check."""
 
     def cast_on_load(self, computation: hlo.ComputationOp, epilogues: Set[hlo.Operation] = frozenset()) -> None:
         """Note the casts that kernels of contractions, which have ``epilogues``, do as they load tiles."""

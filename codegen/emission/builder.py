@@ -84,6 +84,11 @@ class Block:
         start = self.partition if first is None else first
         return Block(self.alloc, self.dtype, self.offset, (Atom(count, 1, True), *self.dims[1:]), start)
 
+    @property
+    def varying(self) -> list[int]:
+        """The free dims along which elements differ."""
+        return [dim for dim, atom in enumerate(self.dims) if dim and atom.stride and atom.size > 1]
+
     def repeated(self, like: Block) -> Block:
         """Its one value a partition for each element of ``like``."""
         return self.of((like.dims[0], *(Atom(atom.size, 0) for atom in like.dims[1:])))

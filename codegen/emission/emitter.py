@@ -115,7 +115,7 @@ class Emitter:
             return False
         sums = self.summing[1]
         tiles, scalars = split_scalars([out], ins)
-        kept = [dim for dim, atom in enumerate(sums.dims) if dim and atom.stride and atom.size > 1]
+        kept = sums.varying
         rows = [[sums, out, *tiles]]
         for dim in reversed(kept):
             rows = [[x.index(dim, Affine(at)) for x in row] for row in rows for at in range(sums.dims[dim].size)]

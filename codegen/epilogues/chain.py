@@ -21,7 +21,7 @@ from neuronx_cc.codegen.emission.views import Atom
 from neuronx_cc.codegen.epilogues.work import Epilogue, Step, slots
 from neuronx_cc.codegen.formation.graph import Kernel, squeeze
 from neuronx_cc.codegen.maps import elementwise
-from neuronx_cc.codegen.maps.elementwise import ACTIVATION, ARITHMETIC
+from neuronx_cc.codegen.maps.elementwise import IN_FP32
 from neuronx_cc.codegen.maps.fusion import Fusion
 from neuronx_cc.codegen.maps.lifetimes import Member, last_uses
 from neuronx_cc.codegen.maps.operands import Operands
@@ -167,7 +167,7 @@ def _better_in_bank(chain: Chain, fusion: Fusion) -> frozenset[hlo.HloOp]:
         for op in chain.ops
         if op not in fusion
         and op.shape.dtype == "f32"
-        and (op.opcode in ARITHMETIC or op.opcode in ACTIVATION)
+        and op.opcode in IN_FP32
         and any(
             sum(operand in made for operand in use.operation.operands) > 1 and use.operation in chain.ops
             for use in op.results[0].uses

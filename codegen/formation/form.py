@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
 from math import prod
-from types import MappingProxyType
 
 from neuronx_cc.codegen.attention.masks import dead_with
 from neuronx_cc.codegen.attention.pattern import Attention
+from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.formation import recompute
 from neuronx_cc.codegen.formation.graph import (
     ELEMENTWISE,
@@ -43,38 +43,33 @@ AHEAD = 32
 
 
 def form(
+    context: Context,
     computation: hlo.ComputationOp,
-    combiner_of: Mapping[str, str],
-    load_casts: Set[hlo.SSAValue],
-    sizes: Sizes,
-    without: Set[hlo.Operation] = frozenset(),
-    effectful: Set[str] = frozenset(),
-    together: Sequence[tuple[Sequence[hlo.HloOp], object]] = (),
-    inside: Set[hlo.Operation] = frozenset(),
-    epilogues: Mapping[hlo.HloOp, Sequence[hlo.HloOp]] = MappingProxyType({}),
-    late: Set[hlo.Operation] = frozenset(),
+    without: Set[hlo.Operation],
+    together: Sequence[tuple[Sequence[hlo.HloOp], object]],
+    inside: Set[hlo.Operation],
+    epilogues: Mapping[hlo.HloOp, Sequence[hlo.HloOp]],
+    late: Set[hlo.Operation],
 ) -> list[Kernel]:
     """Kernels of ``computation`` in execution order, but of the ops ``without``.
 
-    ``combiner_of``: computation -> opcode of a simple combiner. ``load_casts``: results of casts that no kernel
-    computes (``graph.is_load_cast``). ``effectful``: computations that do more than compute. ``together``: ops that
-    are a kernel, and what they are together; they are ``inside``, as is what only they need. So are contractions with
-    their ``epilogues``. ``late``: see ``recompute.spread``.
+    ``together``: ops that are a kernel, and what they are together; they are ``inside``, as is what only they need. So
+    are contractions with their ``epilogues``. ``late``: see ``recompute.spread``.
     """
     last: dict[hlo.HloOp, tuple[Sequence[hlo.HloOp], object]] = {ops[-1]: (ops, what) for ops, what in together}
     last |= {ops[-1]: ((op, *ops), None) for op, ops in epilogues.items()}
     inside = inside | {op for ops, _ in last.values() for op in ops}
-    formation = _Formation(combiner_of, late - inside, sizes)
+    formation = _Formation(context.combiners, late - inside, context.sizes)
     for op in ops_of(computation.block):
         if op in last:
             formation.place_together(*last[op])
         if op in inside or is_view(op) or op.opcode in ("tuple", "constant"):
             continue
-        if op.result in load_casts:
+        if op.result in context.load_casts:
             formation.stand_for(op)
         elif op not in without and op not in formation.late:
             formation.place(op)
-    return _by_depth([kernel for kernel in formation.kernels if kernel.ops], formation.member, effectful)
+    return _by_depth([kernel for kernel in formation.kernels if kernel.ops], formation.member, context.effectful)
 
 
 def inside_of(attentions: Sequence[Attention]) -> set[hlo.Operation]:

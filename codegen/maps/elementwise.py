@@ -36,6 +36,10 @@ MIRROR = {"EQ": "EQ", "NE": "NE", "GE": "LE", "GT": "LT", "LE": "GE", "LT": "GT"
 """Direction of a comparison -> that with its operands swapped."""
 ACTIVATION = {opcode: engine_name(opcode) for opcode in UNARY if engine_name(opcode) in SCALAR_FUNCTIONS}
 """HLO opcode -> function of Scalar's tables (hardware sheet 4.1)."""
+IN_FP32 = frozenset([*ARITHMETIC, *ACTIVATION])
+"""Ops that one instruction computes in FP32, whatever floats it reads."""
+ROUNDED = IN_FP32 - hlo.opcodes(hlo.ExtremeOp) | {"divide"}
+"""Ops whose last instruction rounds its FP32 result to the type that it writes."""
 
 
 def arithmetic(e: Emitter, alu: str, out: Block, lhs: Readable, rhs: Readable) -> None:

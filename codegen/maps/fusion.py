@@ -11,16 +11,11 @@ from collections.abc import Callable, Container
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.formation.graph import Kernel, trace
 from neuronx_cc.codegen.maps.bits import rotation
-from neuronx_cc.codegen.maps.elementwise import ACTIVATION, ARITHMETIC
+from neuronx_cc.codegen.maps.elementwise import ACTIVATION, ARITHMETIC, IN_FP32, ROUNDED
 from neuronx_cc.codegen.maps.functions import Function, function_of
 from neuronx_cc.codegen.maps.lifetimes import Member
 from neuronx_cc.codegen.maps.row_reduction import sums_of
 from neuronx_cc.ir import hlo
-
-_READS_NARROW = frozenset([*ARITHMETIC, *ACTIVATION])
-"""Ops whose instructions compute in FP32 whatever floats they read."""
-_NARROWED = frozenset(["add", "subtract", "multiply", "divide", *ACTIVATION])
-"""Ops whose last instruction rounds its FP32 result to the type that it writes: a cast needs none of its own."""
 
 
 class Fusion:
@@ -111,7 +106,7 @@ class Fusion:
             if types not in (("f32", "bf16"), ("f32", "f16")) or op in summed or op in self or op in self.casts:
                 continue
             readers = [use.operation for use in op.results[0].uses]
-            reads = all(isinstance(user, hlo.HloOp) and user.opcode in _READS_NARROW for user in readers)
+            reads = all(isinstance(user, hlo.HloOp) and user.opcode in IN_FP32 for user in readers)
             here = all(user in position for user in readers) and op.results[0] not in self._stored
             if reads and here and readers and self._is_loaded(op.operands[0]):
                 self.widened[op] = max(readers, key=position.__getitem__)
@@ -119,7 +114,7 @@ class Fusion:
     def _narrowed_by(self, op: hlo.HloOp) -> hlo.HloOp | None:
         """What ``op`` casts, if an instruction makes it that can write the narrower type itself."""
         made = op.operands[0].owner if op.opcode == "convert" and op.shape.dtype in ("bf16", "f16") else None
-        if not isinstance(made, hlo.HloOp) or made.opcode not in _NARROWED or made.shape.dtype != "f32":
+        if not isinstance(made, hlo.HloOp) or made.opcode not in ROUNDED or made.shape.dtype != "f32":
             return None
         return made if self._is_part(made) else None
 

@@ -282,7 +282,7 @@ def _repeat_row(context: Context, pool: TilePool, block: Block, partitions: int,
 
     None when the row is longer than two banks, or PSUM is taken. The product with ones is exact, but -0 becomes 0.
     """
-    dims = [dim for dim, atom in enumerate(block.dims) if dim and atom.stride and atom.size > 1]
+    dims = block.varying
     row = prod(block.dims[dim].size for dim in dims)
     alone = row == prod(atom.size for atom in block.dims[1:])
     bank_columns = context.sizes.bank_columns
@@ -305,9 +305,7 @@ def _repeat_row(context: Context, pool: TilePool, block: Block, partitions: int,
         part = [piece.index(1, Affine(start), width) for piece in (target, flat)]
         builder.emit("multiply_moving", Stream.TENSOR, [part[0]], [part[1]])
     pool.give_back(line)
-    atoms = dict(zip(dims, line.dims[1:], strict=True))
-    full = tuple(atoms.get(dim, Atom(atom.size, 0)) for dim, atom in enumerate(block.dims) if dim)
-    return replace(target, dims=(target.dims[0], *full))
+    return _repeated(target.of((target.dims[0], *line.dims[1:])), block, dims)
 
 
 def elements_of(block: Block) -> int:
@@ -343,7 +341,7 @@ def spread_row(context: Context, pool: TilePool, value: hlo.SSAValue, block: Blo
     rate. Where PSUM is full of such rows, and for long rows, it is loaded onto each partition.
     """
     builder = context.builder
-    dims = [dim for dim, atom in enumerate(block.dims) if dim and atom.stride and atom.size > 1]
+    dims = block.varying
     sizes = [block.dims[dim].size for dim in dims]
     row = prod(sizes)
     in_order = sorted(range(len(dims)), key=lambda at: -abs(block.dims[dims[at]].stride))
@@ -402,18 +400,14 @@ def is_column(block: Block, looped: Sequence[int]) -> bool:
 
 def column_of(pool: TilePool, block: Block, partitions: int) -> Block:
     """A tile for all of ``block``, which stays while tiles of other arrays pass."""
-    varying = [dim for dim, atom in enumerate(block.dims) if dim and atom.stride and atom.size > 1]
-    sizes = [block.dims[dim].size for dim in varying]
-    tile = pool.apart(sizes, block.dtype, partitions)
-    atoms = dict(zip(varying, tile.dims[1:], strict=True))
-    free = tuple(atoms.get(dim, Atom(atom.size, 0)) for dim, atom in enumerate(block.dims) if dim)
-    return tile.of((tile.dims[0], *free))
+    tile = pool.apart([block.dims[dim].size for dim in block.varying], block.dtype, partitions)
+    return _repeated(tile, block, block.varying)
 
 
 def keep_column(context: Context, pool: TilePool, value: hlo.SSAValue, block: Block, partitions: int) -> Block:
     """An input of few elements a partition, loaded once for all tiles."""
     tile = column_of(pool, block, partitions)
-    varying = [0, *(dim for dim, atom in enumerate(block.dims) if dim and atom.stride and atom.size > 1)]
+    varying = [0, *block.varying]
     stream = load_stream(value)
     column_kernel.copy(context.builder, tile.select(varying), block.select(varying), stream)
     return tile

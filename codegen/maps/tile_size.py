@@ -66,7 +66,7 @@ def _alike(blocks: Sequence[Block], sizes: Sequence[int], most: int) -> int:
     """Elements at the end of a tile of ``most`` for which arrays that vary ahead of them have one value a partition."""
     alike = most
     for block in blocks:
-        last = max((dim for dim, atom in enumerate(block.dims) if dim and atom.stride and atom.size > 1), default=0)
+        last = max(block.varying, default=0)
         inner = prod(sizes[last:])
         if last and block.dims[0].stride and LEAST_ROW <= inner < alike:
             alike = inner
