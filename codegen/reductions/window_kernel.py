@@ -313,29 +313,24 @@ class _Windows:
                 self._combine(result, result, taps(tap * window.dilation))
             return
         # ``source`` holds folds of 1, 2, 4, ... neighbours; the window is put together from the powers of two in it
-        length, reach, place, first = source.dims[dim].size, 1, 0, True
-        if self.opcode in REPEATABLE:
-            while 2 * reach <= window.window:
-                length -= reach * window.dilation
-                low = source.index(dim, Affine(0), length)
-                self._combine(low, low, source.index(dim, Affine(reach * window.dilation), length))
-                reach *= 2
-            self._combine(result, taps(0), taps((window.window - reach) * window.dilation))
-            return
-        while reach <= window.window:
-            if window.window & reach:
+        # two of the greatest power that overlap, where what counts twice changes nothing
+        length, reach, place, repeatable = source.dims[dim].size, 1, 0, self.opcode in REPEATABLE
+        while True:
+            if window.window & reach and not repeatable:
                 part = taps(place * window.dilation)
-                if first:
-                    self.emitter.over("tensor_copy", self._engine(), [result], [part])
-                else:
+                if place:
                     self._combine(result, result, part)
-                place, first = place + reach, False
+                else:
+                    self.emitter.over("tensor_copy", self._engine(), [result], [part])
+                place += reach
             if 2 * reach > window.window:
                 break
             length -= reach * window.dilation
             low = source.index(dim, Affine(0), length)
             self._combine(low, low, source.index(dim, Affine(reach * window.dilation), length))
             reach *= 2
+        if repeatable:
+            self._combine(result, taps(0), taps((window.window - reach) * window.dilation))
 
     def _pays_scans(self, source: Block, dim: int, window: Dim) -> bool:
         """Whether two scans of blocks as long as the window take less time than doubling."""
