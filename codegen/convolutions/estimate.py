@@ -310,7 +310,9 @@ def _kernel(problem: Problem, schedule: Schedule, timing: Timing) -> tuple[Work,
         box = tuple(problem.kernel[at] if at >= len(problem.kernel) - natural.axes else 1 for at in range(len(box)))
         inputs = natural_bytes(problem, natural) // (natural.taps(problem) * itemsize(problem.dtype))
         elements = problem.inputs * problem.taps * schedule.outputs
-        work = timing.transfer(elements * width, problem.w.run((1, inputs, *box)))
+        # features of one tile lie apart where neighbours share a partition
+        dense = natural.chunks >= problem.chunks or all(each.partition_step == 1 for each in problem.features.segments)
+        work = timing.transfer(elements * width, problem.w.run((1, inputs if dense else 1, *box)))
         height = min(timing.sizes.rows, timing.sizes.columns)
         tiles = -(-schedule.outputs // height)
         turned = Turned(0, 0, min(schedule.outputs, height), tiles * problem.taps, 1, 1)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from itertools import product
 from math import prod
 
+from neuronx_cc.codegen.convolutions.gradient_diagonal import drained
 from neuronx_cc.codegen.convolutions.gradient_plan import ENOUGH, GROUP, Loading, blocks_of, turn_columns
 from neuronx_cc.codegen.convolutions.gradient_problem import Problem, loadings
 from neuronx_cc.codegen.convolutions.gradient_schedule import Frame, Schedule, frame, frame_of
@@ -21,6 +22,8 @@ def candidates(problem: Problem, timing: Timing) -> Iterator[Schedule]:
     """Whichever operand the taps move, however positions come: all features or ever fewer, ever smaller blocks."""
     for face, stated in enumerate(problem.faces):
         for loaded in product(*map(loadings, stated.operands)):
+            for framed in _stacked(problem, face, loaded, timing):
+                yield from _blocks(framed)
             for framed in _frames(problem, face, loaded, timing):
                 whole = False
                 for schedule in _blocks(framed):
@@ -37,16 +40,35 @@ def _frames(problem: Problem, face: int, loaded: tuple[Loading, ...], timing: Ti
     how = loaded[0], loaded[1]
     pack = min(problem.groups, min(timing.sizes.rows, timing.sizes.columns) // max(left, right))
     while pack > 1:
-        yield frame_of(problem, face, how, pack, (pack * left, pack * right), timing)
+        yield frame_of(problem, face, how, pack, False, (pack * left, pack * right), timing)
         pack //= 2
     while True:
-        framed = frame_of(problem, face, how, 1, (left, right), timing)
+        framed = frame_of(problem, face, how, 1, False, (left, right), timing)
         if max(left, right) <= framed.tile_rows or len(framed.pairs) <= MAX_SUMS:
             yield framed
         if max(left, right) == 1:
             return
         # of equal numbers that with taps, which has more tiles to transpose
         left, right = (left, -(-right // 2)) if right > left else (-(-left // 2), right)
+
+
+def _stacked(problem: Problem, face: int, loaded: tuple[Loading, ...], timing: Timing) -> Iterator[Frame]:
+    """Groups of one feature whose taps fill the rows of sums: half of those of the last axis, or all of it.
+
+    All groups are staged together, or those that share products.
+    """
+    stated, how = problem.faces[face], (loaded[0], loaded[1])
+    counts = [tap.count for tap in stated.taps if tap.count > 1]
+    if stated.kept != (1, 1) or not counts:
+        return
+    height = min(timing.sizes.rows, timing.sizes.columns)
+    packs = (height // stack for stack in (max(2, -(-counts[-1] // 2)), counts[-1]))
+    even = [-(-problem.groups // -(-problem.groups // pack)) for pack in packs if pack > 1]
+    for pack in dict.fromkeys(even):
+        one = frame_of(problem, face, how, pack, True, (pack, pack), timing)
+        if 1 < pack <= height // 2 and one.parts == 1:
+            for slab in dict.fromkeys((problem.groups, pack)):
+                yield frame_of(problem, face, how, pack, True, (slab, slab), timing)
 
 
 def _blocks(framed: Frame) -> Iterator[Schedule]:
@@ -61,7 +83,7 @@ def _blocks(framed: Frame) -> Iterator[Schedule]:
             continue
         fits = True
         twice = rows != totals and needed + sum(framed.transposed(rows)) <= room
-        yield Schedule(framed.number, framed.loaded, framed.pack, framed.slabs, tuple(rows), 1 + twice)
+        yield Schedule(framed.number, framed.loaded, framed.pack, framed.stacked, framed.slabs, tuple(rows), 1 + twice)
 
 
 def estimate(problem: Problem, schedule: Schedule, timing: Timing) -> float:
@@ -70,9 +92,9 @@ def estimate(problem: Problem, schedule: Schedule, timing: Timing) -> float:
     face, spread, column = framed.face, framed.spread(schedule.rows), timing.column(problem.dtype)
     blocks = prod(-(-axis.rows // size) for axis, size in zip(face.axes, schedule.rows, strict=True))
     again = framed.parts if blocks > 1 else 1
-    rounds = -(-problem.groups // schedule.pack)
+    rounds = -(-problem.groups // framed.together)
     for total, size in zip(face.kept, schedule.slabs, strict=True):
-        rounds *= -(-total * schedule.pack // size)
+        rounds *= -(-total * framed.together // size)
     tensor = (spread.products + again * spread.turns) * column + again * _turnarounds(framed, schedule)
     # what is transposed is staged meanwhile; of what is loaded in place, a second buffer of tiles
     tensor = max(tensor, again * framed.loads(schedule.rows) * column)
@@ -80,7 +102,7 @@ def estimate(problem: Problem, schedule: Schedule, timing: Timing) -> float:
     block = max(tensor, loads) if schedule.transposed_buffers > 1 else tensor + loads
     # a block more is a stop of the engines
     stops = timing.transfer_latency * (blocks * again * rounds - 1) / schedule.transposed_buffers
-    return block * blocks * rounds + min(tensor, loads) + stops + _stored(framed)
+    return block * blocks * rounds + min(tensor, loads) + stops + _drained(framed) * rounds + _stored(framed)
 
 
 def _turnarounds(framed: Frame, schedule: Schedule) -> float:
@@ -93,6 +115,14 @@ def _turnarounds(framed: Frame, schedule: Schedule) -> float:
         if loaded is Loading.TURNED:
             wait += count / GROUP * max(0.0, each - GROUP * turn_columns(framed.pace, features) * column)
     return wait
+
+
+def _drained(framed: Frame) -> float:
+    """Nanoseconds of taking diagonals out of PSUM, before products go on."""
+    if not framed.stacked:
+        return 0.0
+    sums = framed.groups(*framed.slabs)
+    return sum(drained(framed.pack, len(group), framed.timing) for group in sums)
 
 
 def _stored(framed: Frame) -> float:

@@ -106,9 +106,9 @@ class _Gradient:
 
     def emit(self) -> None:
         self.emitter.over("memset", Stream.VECTOR, [self.zeros], [], imm=[0.0])
-        kept, pack = self.face.kept, self.schedule.pack
+        kept, together = self.face.kept, self.frame.together
         if self.frame.problem.meets:
-            for first, groups in even(self.frame.problem.groups, pack):
+            for first, groups in even(self.frame.problem.groups, together):
                 for left, right in product(*self.frame.features(groups)):
                     self.left.restrict(first * kept[0] + left[0], left[1])
                     self.right.restrict(first * kept[1] + right[0], right[1])
@@ -121,7 +121,7 @@ class _Gradient:
         """All sums of the features that both sides are restricted to."""
         staged, packed, results = None, None, self.results
         taps, sizes = self.face.taps, self.builder.sizes
-        if self.schedule.pack > 1:
+        if self.schedule.pack > 1 and not self.schedule.stacked:
             packed = results.room(self.right.inputs, [tap.count for tap in taps[1:]], self.face.kept[0])
         if self.one_block:
             ((left_at, right_at),) = self._blocks([], [])
@@ -134,6 +134,9 @@ class _Gradient:
             else:
                 for left_at, right_at in self._blocks([], []):
                     self._multiply(part, results, *self._stage(left_at, right_at))
+            if self.schedule.stacked:
+                results.store_stacked(part, right_start)
+                continue
             if packed is None:
                 results.store(part, left_start, right_start)
                 continue

@@ -139,10 +139,12 @@ def spread_of(
     right: int,
     loaded: tuple[Loading, Loading] = TURNED,
     columns: int = 0,
+    whole: tuple[bool, bool] = (True, True),
 ) -> Spread:
     """The spread that takes least time, for ``left`` features of the operand with taps and ``right`` of the other.
 
-    ``columns`` of TensorE multiply the tiles of one position; estimated when 0.
+    ``columns`` of TensorE multiply the tiles of one position; estimated when 0. ``whole``: whether these are all
+    features of an operand, so that those of neighbouring positions follow each other.
     """
     best: Spread | None = None
     taps = prod(steps.taps for steps in axes)
@@ -154,11 +156,12 @@ def spread_of(
         reach = tuple(reach_of(count, steps, bool(loaded[0])) for count, steps in zip(inner, axes, strict=True))
         plain = tuple(Reach(((count, 1),), 1, 1) for count in inner)
         turns, loads = 0, 0
-        for loading, reached, features in ((loaded[0], reach, left), (loaded[1], plain, right)):
+        sides = zip(loaded, (reach, plain), (left, right), whole, strict=True)
+        for loading, reached, features, dense in sides:
             if loading is Loading.TURNED:
                 turns += int(prod(each.count for each in reached) * turn_columns(pace, features))
             else:
-                loads += _load_columns(pace, loading, partitions, reached, features)
+                loads += _load_columns(pace, loading, partitions, reached, features, dense)
         found = Spread(partitions, inner, reach, prod(inner) * sums, turns, loads)
         if best is None or found.cost < best.cost:
             best = found
@@ -195,12 +198,13 @@ def turn_columns(pace: Pace, features: int) -> float:
 
 
 def _load_columns(
-    pace: Pace, loading: Loading, partitions: Sequence[int], reach: Sequence[Reach], features: int
+    pace: Pace, loading: Loading, partitions: Sequence[int], reach: Sequence[Reach], features: int, whole: bool
 ) -> int:
     """The time of loading positions onto the partitions, in the columns that TensorE takes meanwhile."""
     runs, elements = prod(partitions) * prod(each.count for each in reach[:-1]), 1
     (count, distance), *_ = reach[-1].loops
-    runs, elements = (runs, count) if distance == 1 else (runs * count, 1)
+    near = distance == 1 and (whole or loading is Loading.PLANES)
+    runs, elements = (runs, count) if near else (runs * count, 1)
     if loading is Loading.ROWS:
         elements *= features
     else:

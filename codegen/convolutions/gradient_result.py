@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import groupby, product
 from math import prod
 
 from neuronx_cc.codegen.convolutions.axis import Taps
+from neuronx_cc.codegen.convolutions.gradient_diagonal import Diagonals
 from neuronx_cc.codegen.convolutions.gradient_plan import Piece, Sum, even
 from neuronx_cc.codegen.convolutions.gradient_schedule import result_buffers
 from neuronx_cc.codegen.convolutions.problem import atom_of
@@ -192,6 +194,30 @@ class Results:
         split = wide.of((wide.dims[0], *dense([*sizes, groups, left], "f32")))
         by_group = split.select([*range(1 + len(sizes)), 2 + len(sizes), 1 + len(sizes)])
         self._add_groups(target, by_group)
+
+    @cached_property
+    def _diagonals(self) -> Diagonals:
+        return Diagonals(self.emitter, self.tiles)
+
+    def store_stacked(self, part: Sequence[Sum], right_start: int) -> None:
+        """Of sums [(taps, groups), groups], the taps of one feature for each group."""
+        taken: list[tuple[list[Sum], list[Block]]] = []
+        for (_, groups), same in groupby(part, lambda sum_: sum_.right):
+            sums = list(same)
+            banks = [(sum_, self.bank(*self.shape(sum_), sum_)) for sum_ in sums]
+            taken.append((sums, self._diagonals.take(banks, groups)))
+            # Vector takes the next ones while the DMA moves these
+            for before in taken[-2:-1]:
+                self._store_taps(*before, right_start)
+        self._store_taps(*taken[-1], right_start)
+
+    def _store_taps(self, sums: Sequence[Sum], moved: Sequence[Block], right_start: int) -> None:
+        """``moved``: [groups, taps..., 1] of each sum."""
+        (start, groups), none = sums[0].right, [0 for _ in self.taps]
+        result = self.room(groups, [tap.count for tap in self.taps[1:]], 1)
+        for sum_, taps in zip(sums, moved, strict=True):
+            self.emitter.copy(self._taps_of(result, sum_.left, none), taps)
+        self.send_packed(result, self.place(0, right_start + start, none))
 
     def _add_groups(self, target: Block, source: Block) -> None:
         """``target`` [o, taps..., n] from [o, taps..., n, groups]."""

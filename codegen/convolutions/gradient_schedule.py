@@ -9,6 +9,7 @@ from itertools import product
 from math import prod
 
 from neuronx_cc.codegen.convolutions.candidates import NATURAL_SHARE
+from neuronx_cc.codegen.convolutions.gradient_diagonal import nbytes_of as diagonal_bytes
 from neuronx_cc.codegen.convolutions.gradient_plan import (
     Loading,
     Pace,
@@ -40,6 +41,8 @@ class Schedule:
     """How positions of both operands come onto the partitions."""
     pack: int
     """Groups that share products."""
+    stacked: bool
+    """Whether these lie on rows and columns of the sums, the taps on rows; else the taps lie on columns."""
     slabs: tuple[int, int]
     """Features of both operands that are summed together."""
     rows: tuple[int, ...]
@@ -51,6 +54,7 @@ class Schedule:
         face = problem.faces[self.face]
         images, taps = ("x".join(str(each) for each in sizes) for sizes in (_sizes(face), [t.count for t in face.taps]))
         groups = f" in {problem.groups} groups, {self.pack} together" if problem.groups > 1 else ""
+        groups += " with taps on rows" if self.stacked else ""
         how = " and ".join(HOW[each] for each in self.loaded)
         return (
             f"gradient of {face.kept[0]} x {face.kept[1]} features{groups} over {images}, {taps} taps of the "
@@ -62,7 +66,7 @@ class Schedule:
 def unmet(problem: Problem) -> Schedule:
     """Of a problem without products."""
     face = problem.faces[0]
-    return Schedule(0, (Loading.TURNED, Loading.TURNED), 1, face.kept, tuple(_sizes(face)), 1)
+    return Schedule(0, (Loading.TURNED, Loading.TURNED), 1, False, face.kept, tuple(_sizes(face)), 1)
 
 
 def _sizes(face: Face) -> list[int]:
@@ -80,6 +84,7 @@ class Frame:
     number: int
     loaded: tuple[Loading, Loading]
     pack: int
+    stacked: bool
     slabs: tuple[int, int]
     timing: Timing
 
@@ -98,7 +103,14 @@ class Frame:
     @property
     def columns_are_left(self) -> bool:
         """Whether ``o``, not ``n``, lies on the partitions of the sums."""
-        return self.pack > 1 or not self.face.features_last(self.problem.out_dtype)
+        if self.pack > 1:
+            return not self.stacked
+        return not self.face.features_last(self.problem.out_dtype)
+
+    @property
+    def together(self) -> int:
+        """Groups that are staged together."""
+        return self.slabs[0] if self.stacked else self.pack
 
     @cached_property
     def pace(self) -> Pace:
@@ -120,6 +132,12 @@ class Frame:
                 pieces = pieces_of(taps, size, columns, [whole or size < 64 for _ in taps])
                 by_start.append([replace(piece, start=start + piece.start) for piece in pieces])
             return [[(piece, rows) for piece in group] for rows in even(right, self.tile_rows) for group in by_start]
+        if self.stacked:
+            found = []
+            for start, size in even(left, self.pack):
+                pieces = pieces_of(taps, size, self.tile_rows)
+                found.append([(replace(piece, start=start), (start, size)) for piece in pieces])
+            return found
         pieces = pieces_of(taps, left, self.tile_rows, self._stackable(left))
         return [[(piece, wide) for wide in even(right, columns)] for piece in pieces]
 
@@ -164,7 +182,9 @@ class Frame:
         """How a block of ``rows`` positions is dealt out."""
         pairs = zip(rows, self.face.axes, self.face.taps, strict=True)
         steps = tuple(Steps(size, axis.step, tap.count, tap.stride) for size, axis, tap in pairs)
-        return spread_of(self.pace, steps, *self.slabs, self.loaded, self.columns)
+        totals = (self.problem.groups * kept for kept in self.face.kept)
+        left, right = (slab == total for slab, total in zip(self.slabs, totals, strict=True))
+        return spread_of(self.pace, steps, *self.slabs, self.loaded, self.columns, (left, right))
 
     def loads(self, rows: Sequence[int]) -> float:
         """Columns of TensorE in the time of loading what is transposed of a block of ``rows`` positions."""
@@ -197,8 +217,15 @@ class Frame:
         if self.columns_are_left:
             kept = taps * self.face.kept[0]
             columns = kept if packed else min(taps * left, sum_banks(self.sizes) * self.sizes.bank_columns)
+        if self.stacked:
+            columns = taps
+            packed_bytes = diagonal_bytes(
+                self.pack, self.tile_rows // self.pack, len(self.groups(self.pack, self.pack)[0])
+            )
+        else:
+            packed_bytes = 2 * self.sizes.bank_bytes * packed
         nbytes = columns * itemsize(self.problem.out_dtype)
-        return result_buffers(nbytes, self.sizes) * nbytes + 2 * self.sizes.bank_bytes * packed
+        return result_buffers(nbytes, self.sizes) * nbytes + packed_bytes
 
     def transposed(self, rows: Sequence[int]) -> tuple[int, int]:
         """Bytes a partition of the transposed tiles of both operands, of the block that has most."""
@@ -215,16 +242,17 @@ def frame_of(
     face: int,
     loaded: tuple[Loading, Loading],
     pack: int,
+    stacked: bool,
     slabs: tuple[int, int],
     timing: Timing,
 ) -> Frame:
     """Equal frames once."""
-    return Frame(problem, face, loaded, pack, slabs, timing)
+    return Frame(problem, face, loaded, pack, stacked, slabs, timing)
 
 
 def frame(problem: Problem, schedule: Schedule, timing: Timing) -> Frame:
     """That of a schedule."""
-    return frame_of(problem, schedule.face, schedule.loaded, schedule.pack, schedule.slabs, timing)
+    return frame_of(problem, schedule.face, schedule.loaded, schedule.pack, schedule.stacked, schedule.slabs, timing)
 
 
 def result_buffers(nbytes: int, sizes: Sizes) -> int:

@@ -381,3 +381,49 @@ def test_kernels_of_groups(
     x, y = (array.astype(getattr(ml_dtypes, dtype, dtype)) for array in (x, normal(random, *y.shape)))
     w = w.astype(x.dtype)
     check_function(lambda x, y: jax.vjp(lambda w: forward(x, w), jnp.zeros_like(w))[1](y), x, y)
+
+
+@pytest.mark.parametrize(
+    ("layout", "groups", "size", "kernel", "stride", "whole", "dtype"),
+    [
+        (0, 7, 6, (3, 3), 1, True, "float32"),
+        (1, 70, 5, (3, 2), 2, True, "bfloat16"),
+        (1, 37, 7, (5, 7), 1, False, "float32"),
+        (0, 130, 4, (1, 3), 1, False, "bfloat16"),
+    ],
+)
+def test_taps_of_each_group_on_the_rows_of_sums(
+    layout: int,
+    groups: int,
+    size: int,
+    kernel: tuple[int, int],
+    stride: int,
+    whole: bool,
+    dtype: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of several packs of groups, staged together or one after the other; infinities of one reach no other."""
+    family, taken = FAMILIES[Problem], list[Schedule]()
+
+    def stacked(problem: Problem, timing: Timing) -> Iterator[Schedule]:
+        for schedule in family.candidates(problem, timing):
+            if schedule.stacked and (schedule.slabs[0] == groups) == whole:
+                taken.append(schedule)
+                yield schedule
+
+    monkeypatch.setitem(FAMILIES, Problem, family._replace(candidates=stacked))
+    random = np.random.default_rng(groups)
+    image = {"N": 2, "C": groups, "H": size, "W": size + 1}
+    taps = {"O": groups, "I": 1, "H": kernel[0], "W": kernel[1]}
+    orders = LAYOUTS[layout]
+    x, w = (normal(random, *(dims[c] for c in order)) for dims, order in ((image, orders[0]), (taps, orders[1])))
+
+    def forward(x: Any, w: Any) -> Any:
+        return lax.conv_general_dilated(x, w, (stride, 1), "SAME", dimension_numbers=orders, feature_group_count=groups)
+
+    y = jax.eval_shape(forward, x, w)
+    x.flat[3] = np.inf if dtype == "float32" else 3
+    x, y = (array.astype(getattr(ml_dtypes, dtype, dtype)) for array in (x, normal(random, *y.shape)))
+    w = w.astype(x.dtype)
+    check_function(lambda x, y: jax.vjp(lambda w: forward(x, w), jnp.zeros_like(w))[1](y), x, y)
+    assert taken
