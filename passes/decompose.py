@@ -155,8 +155,8 @@ def _reduce_precision(op: hlo.HloOp, module: HloModule) -> hlo.SSAValue | None:
 def _name_combiner(op: hlo.HloOp, module: HloModule) -> None:
     assert isinstance(op, hlo.ReduceOp)
     body = module.computation(op.to_apply.data[0])
-    kind = computation_kind(body) if len(op.operands) == 2 else argument_kind(op, body)
-    if kind:
+    kind = computation_kind(body) if len(op.operands) == 2 else argument_kind(op, module)
+    if kind and op.kind is None:
         op.properties["kind"] = hlo.StrAttr(kind)
 
 

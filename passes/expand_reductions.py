@@ -30,7 +30,7 @@ SHORT = 8
 def run(module: HloModule, context: PassContext) -> None:
     for computation in list(module.computations()):
         for op in list(ops_of(computation.block)):  # the elements after an op are erased with it
-            if isinstance(op, hlo.ReduceOp) and not _is_known(op, module):
+            if isinstance(op, hlo.ReduceOp) and not _note_kind(op, module):
                 replace_results(op, fold(module, op, context.timing))
 
 
@@ -39,11 +39,16 @@ def fold(module: HloModule, op: hlo.ReduceOp, timing: Timing) -> list[Value]:
     return _Fold(module, op, timing).results()
 
 
-def _is_known(op: hlo.ReduceOp, module: HloModule) -> bool:
+def _note_kind(op: hlo.ReduceOp, module: HloModule) -> bool:
+    """Whether kernels and later passes know it; noted on reductions of pairs, whose form may be lost on the way."""
     body = module.computation(op.to_apply.data[0])
     if len(op.operands) == 2:
         return computation_kind(body) != ""
-    return argument_kind(op, body) in EXTREMES
+    kind = argument_kind(op, module)
+    if kind not in EXTREMES:
+        return False
+    op.properties["kind"] = hlo.StrAttr(kind)
+    return True
 
 
 class _Fold:

@@ -61,8 +61,10 @@ class Splitter(Words):
                 self.branches |= dict.fromkeys(op.branches.data, op)
             elif hasattr(op, "to_apply"):
                 self.appliers |= dict.fromkeys(cast(Any, op).to_apply.data, op)
+                if isinstance(op, hlo.ReduceOp) and len(op.operands) == 4:
+                    self.pairs[op] = combining.kind_of(op, module)
         for name, op in self.appliers.items():
-            self.kinds[name] = combining.kind_of(op, module.computation(name))
+            self.kinds[name] = combining.kind_of(op, module)
             combining.whole_elements(self, op)
 
     # computations

@@ -2,16 +2,22 @@
 
 A body made only of comparisons, logic and selects depends on its four scalars through their order alone. So it is run
 on one case of every order of two values (NaN included) and of two indices, and compared with what argmax and argmin
-give: frameworks spell these bodies in many ways.
+give: frameworks spell these bodies in many ways. What is reduced counts as well: the place of the winner is the least
+index only where indices count the places from 0, and where the initial pair loses to every element, or is as good as
+the first one.
 """
 
 from collections.abc import Callable
 from itertools import product
 from math import isnan, nan
 
+import numpy as np
+
 from neuronx_cc.ir import hlo
-from neuronx_cc.ir.hlo.editing import ops_of
-from neuronx_cc.ir.types import INTEGERS
+from neuronx_cc.ir.hlo import HloModule
+from neuronx_cc.ir.hlo.editing import defining_op, ops_of
+from neuronx_cc.ir.types import INTEGERS, NUMPY_DTYPE
+from neuronx_cc.passes.analysis.values import highest, is_float, lowest, splat_number
 
 Pair = tuple[float, float]
 
@@ -33,16 +39,40 @@ _COMPARISONS: dict[str, Callable[[float, float], bool]] = {
 }
 
 
-def argument_kind(op: hlo.ReduceOp, body: hlo.ComputationOp) -> str:
+def argument_kind(op: hlo.ReduceOp, module: HloModule) -> str:
     """``argmax``, ``argmin``, ``argmax_no_nan``, ``argmin_no_nan`` (see ``ReduceOp.kind``), or empty."""
-    if len(op.operands) != 4 or hlo.shape_of(op.operands[1]).dtype not in INTEGERS or not _is_order_only(body):
+    body = module.computation(op.to_apply.data[0])
+    if len(op.operands) != 4 or len(op.dimensions.data) != 1 or not _is_order_only(body):
         return ""
-    is_float = hlo.shape_of(op.operands[0]).dtype not in INTEGERS
-    for name, wins in (("argmax", lambda a, b: a > b), ("argmin", lambda a, b: a < b)):
+    if splat_number(op.operands[3], module) != 0 or not _counts(op.operands[1], op.dimensions.data[0], module):
+        return ""
+    floats = is_float(hlo.shape_of(op.operands[0]).dtype)
+    start = splat_number(op.operands[2], module)
+    for name, wins, worst in (("argmax", lambda a, b: a > b, lowest), ("argmin", lambda a, b: a < b, highest)):
+        if start is None or start != worst(hlo.shape_of(op.operands[0]).dtype):
+            continue
         if not _agrees(body, (-1.0, 0.0, 1.0), wins):
             continue
-        return name if not is_float or _agrees(body, (-1.0, 0.0, 1.0, nan), wins) else f"{name}_no_nan"
+        return name if not floats or _agrees(body, (-1.0, 0.0, 1.0, nan), wins) else f"{name}_no_nan"
     return ""
+
+
+def _counts(value: hlo.SSAValue, axis: int, module: HloModule) -> bool:
+    """Whether the integers ``value`` are 0, 1, 2, ... along ``axis``, which has elements."""
+    op, shape = defining_op(value), hlo.shape_of(value)
+    if shape.dtype not in INTEGERS or not 0 < shape.dims[axis] <= int(np.iinfo(NUMPY_DTYPE[shape.dtype]).max) + 1:
+        return False
+    match op:
+        case hlo.IotaOp():
+            return op.iota_dimension.data == axis
+        case hlo.BroadcastOp() if axis in op.dimensions.data:
+            return _counts(op.operand, op.dimensions.data.index(axis), module)
+        case hlo.ConvertOp():
+            return _counts(op.operand, axis, module)
+        case hlo.ConstantOp():
+            array = np.moveaxis(module.constants[op.value.data], axis, -1)
+            return bool((array == np.arange(shape.dims[axis])).all())
+    return False
 
 
 def _is_order_only(body: hlo.ComputationOp) -> bool:

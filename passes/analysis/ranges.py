@@ -250,7 +250,7 @@ class Ranges:
             union([self.of(first), self.of(other)]) if is_integer(first) else None
             for first, other in zip(firsts, others, strict=True)
         ]
-        if isinstance(op, hlo.ReduceOp) and argument_kind(op, body):
+        if isinstance(op, hlo.ReduceOp) and argument_kind(op, self.module):
             values = [
                 self._bound(other) if least and place == 0 else joined[place] for place, other in enumerate(others)
             ]

@@ -13,6 +13,7 @@ from typing import Any, cast
 
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.errors import CompileError
+from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.hlo.editing import replace
 from neuronx_cc.ir.types import SIGNED
 from neuronx_cc.passes.analysis.argument_reductions import argument_kind
@@ -81,6 +82,8 @@ def _narrow(op: hlo.HloOp) -> hlo.Attribute:
 def _kind(s: Words, op: hlo.HloOp) -> str:
     if isinstance(op, hlo.SortOp):
         return ""
+    if isinstance(op, hlo.ReduceOp) and len(op.operands) == 4:
+        return s.pairs[op]
     return s.kinds.get(cast(Any, op).to_apply.data[0], "")
 
 
@@ -240,14 +243,13 @@ def _pairwise(s: Words, b: Build, op: hlo.HloOp, pairs: Sequence[Pair], kind: st
 
 
 def _is_argument_of_whole(s: Words, op: hlo.ReduceOp) -> bool:
-    name = op.to_apply.data[0]
-    return s.kinds.get(name) in ARGUMENTS and any(_is_wide(x) and s.is_whole(x) for x in op.operands[:2])
+    return _kind(s, op) in ARGUMENTS and any(_is_wide(x) and s.is_whole(x) for x in op.operands[:2])
 
 
 def _argument(s: Words, b: Build, op: hlo.ReduceOp) -> None:
     """The extreme, and the least of the places where it is."""
     values, places, start, _ = op.operands
-    kind = "maximum" if s.kinds[op.to_apply.data[0]] == "argmax" else "minimum"
+    kind = "maximum" if _kind(s, op) == "argmax" else "minimum"
     dims, axes = hlo.shape_of(values).dims, op.dimensions.data
     kept = [axis for axis in range(len(dims)) if axis not in axes]
     found: list[Pair | Value] = []
@@ -331,10 +333,11 @@ def _by_computation(s: Words, b: Build, op: hlo.HloOp) -> None:
         replace(op, cast(Value, found[0]))
 
 
-def kind_of(op: hlo.HloOp, body: hlo.ComputationOp) -> str:
+def kind_of(op: hlo.HloOp, module: HloModule) -> str:
     """What ``op``'s computation does: an operator, ``second``, ``argmax``, ``argmin``; else empty."""
     if isinstance(op, hlo.ReduceOp) and len(op.operands) == 4:
-        return argument_kind(op, body)
+        return argument_kind(op, module)
+    body = module.computation(cast(Any, op).to_apply.data[0])
     args = body.block.args
     if isinstance(op, hlo.ScatterOp) and len(args) == 2 and body.root is args[1]:
         return SECOND

@@ -43,6 +43,8 @@ class Words:
         self.dead: list[hlo.Operation] = []
         self.done: set[hlo.Operation] = set()
         """Elements of results that were taken care of with these."""
+        self.pairs: dict[hlo.HloOp, str] = {}
+        """Kinds of the reductions of pairs, which depend on more than the computation."""
         self.kinds: dict[str, str] = {}
         """What computations on scalars do (``combining.kind_of``)."""
         self.widths: dict[str, list[bool]] = {}

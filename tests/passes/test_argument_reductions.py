@@ -1,0 +1,74 @@
+"""Reductions of (value, index) pairs that are almost argmax: by their start, or indices that count no places."""
+
+import numpy as np
+import pytest
+from generated import compile_text
+from xla_oracle import run_text
+
+VALUES = {
+    "mixed": [[1, 3, 3, -2], [0, 0, -1, 0], [-3, -1, -1, -2]],
+    "below": [[-4, -3, -3, -5]] * 3,
+    "nan": [[1, np.nan, 3, np.nan], [np.nan, 5, 5, 5], [2, 2, 1, 2]],
+    "least": [[-np.inf] * 4, [-np.inf, 1, 1, -np.inf], [0, -np.inf, 0, 0]],
+}
+COUNTED = "s32[3,4] iota(), iota_dimension=1"
+SHIFTED = "s32[3,4] add(p, p)"
+FORMS = {
+    "plain": ("-inf", 0, COUNTED, "k"),
+    "ties keep the place": ("-inf", 0, COUNTED, "first"),
+    "given indices, least of ties": ("-inf", 0, SHIFTED, "k"),
+    "given indices, first of ties": ("-inf", 0, SHIFTED, "first"),
+    "counts along the other dim": ("-inf", 0, "s32[3,4] iota(), iota_dimension=0", "first"),
+    "starts with a number": ("0", 0, COUNTED, "k"),
+    "starts with a number and index": ("0", 77, COUNTED, "first"),
+    "starts with NaN": ("nan", 3, COUNTED, "k"),
+    "starts with a lesser index": ("-inf", -1, COUNTED, "k"),
+    "starts with a greater index": ("-inf", 9, COUNTED, "first"),
+}
+PROGRAM = """HloModule m
+choose {{
+  av = {dtype}[] parameter(0)
+  ai = s32[] parameter(1)
+  bv = {dtype}[] parameter(2)
+  bi = s32[] parameter(3)
+  more = pred[] compare(av, bv), direction=GT
+  none = pred[] compare(av, av), direction=NE
+  wins = pred[] or(more, none)
+  alike = pred[] compare(av, bv), direction=EQ
+  less = pred[] compare(ai, bi), direction=LT
+  lower = pred[] and(alike, less)
+  k = pred[] or(wins, lower)
+  first = pred[] or(wins, alike)
+  v = {dtype}[] select(wins, av, bv)
+  i = s32[] select({rule}, ai, bi)
+  ROOT r = ({dtype}[], s32[]) tuple(v, i)
+}}
+ENTRY main {{
+  x = {dtype}[3,4] parameter(0)
+  p = s32[3,4] parameter(1)
+  places = {places}
+  start = {dtype}[] constant({start})
+  index = s32[] constant({index})
+  pairs = ({dtype}[3], s32[3]) reduce(x, places, start, index), dimensions={{1}}, to_apply=choose
+  best = {dtype}[3] get-tuple-element(pairs), index=0
+  where = s32[3] get-tuple-element(pairs), index=1
+  ROOT both = ({dtype}[3], s32[3]) tuple(best, where)
+}}
+"""
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("dtype", ["f32", "s32"])
+def test_pairs_are_what_the_computation_says(form: str, dtype: str) -> None:
+    start, index, places, rule = FORMS[form]
+    if dtype == "s32":
+        start = {"-inf": "-2147483648", "nan": "5"}.get(start, start)
+    text = PROGRAM.format(dtype=dtype, places=places, start=start, index=index, rule=rule)
+    given = np.array([[9, 2, 5, 1], [3, 3, 8, 0], [7, 6, 1, -4]], np.int32)
+    compiled = compile_text(text)
+    for values in VALUES.values():
+        x = np.array(values, np.float32)
+        if dtype == "s32":
+            x = np.nan_to_num(x, nan=4, neginf=-(2**31)).astype(np.int32)
+        for found, wanted in zip(compiled.run([x, given]), run_text(text, [x, given]), strict=True):
+            np.testing.assert_array_equal(found, wanted)
