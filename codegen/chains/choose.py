@@ -1,11 +1,12 @@
-"""Which chains become one kernel, and how they are cut: those that fit and are large enough, without an estimate."""
+"""Which chains become one kernel, and how they are cut: those that fit and take less time than kernels apart."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence, Set
-from math import ceil, prod
+from math import ceil
 
 from neuronx_cc.codegen.chains.body import inner_kernel
+from neuronx_cc.codegen.chains.estimate import apart, estimate
 from neuronx_cc.codegen.chains.pattern import NARROW, Chain, find, made_by, separate
 from neuronx_cc.codegen.chains.schedule import Schedule
 from neuronx_cc.codegen.context import Context
@@ -22,8 +23,6 @@ from neuronx_cc.ir.types import itemsize
 
 UNROLLED_BLOCKS = 64
 """Blocks of rows in straight-line code."""
-FEWEST_BLOCKS = 4
-"""Blocks of rows of all heads: each step of one waits for the step before, so that few leave engines idle."""
 LEAST_PARTS = 64
 """Partitions that rows and columns are dealt out over, at least."""
 WIDEST = 2
@@ -46,13 +45,13 @@ def worthwhile(
     """The chains of ``computation`` that are a kernel each, with ops of their own; none with an op ``without``."""
     share = RESIDENT_SHARE if not context.prefix else KEPT_SHARE  # in loops, for which operands are staged
     room = int((context.sizes.sbuf_bytes - context.sizes.sbuf_share(share)) * LEFT)
-    found = []
+    timing, found = context.timing, []
     for chain in find(computation, context.combiners, without):
-        if chain.shared and 4 * prod(chain.dims) <= room * context.sizes.partitions:
-            continue  # it could stay on chip, which takes less time than computing it again
         staged = any((op, index) in context.residents.staged for op in chain.ops for index in (0, 1))
-        apart = any(op in context.apart for op in chain.sources)
-        if not staged and not apart and schedule_of(context, chain, room) is not None:
+        if staged or any(op in context.apart for op in chain.sources):
+            continue
+        schedule = schedule_of(context, chain, room)
+        if schedule is not None and estimate(chain, schedule, timing) < apart(chain, schedule, timing, room):
             found.append(taken(context, chain))
     return found
 
@@ -80,8 +79,6 @@ def schedule_of(context: Context, chain: Chain, room: int) -> Schedule | None:
     parts = [divisor(size, sizes.rows) for size in (rows, columns)]
     widths = [sink.width for sink in chain.sinks] + [_depth(op) for op in chain.sources]
     if min(parts) < LEAST_PARTS or max(widths) > WIDEST * sizes.rows or rows // parts[0] > UNROLLED_BLOCKS:
-        return None
-    if prod(chain.dims[:-1]) < FEWEST_BLOCKS * parts[0]:
         return None
     alive = _alive(context, chain)
     fitting = (each for each in _candidates(chain, parts, sizes) if footprint(chain, each, alive, sizes) <= room)

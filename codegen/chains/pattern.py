@@ -71,6 +71,16 @@ class Chain:
         return {op for op in (*self.sources, *self.inner) if any(user not in own for user in _readers(op.result))}
 
     @property
+    def needed(self) -> set[hlo.HloOp]:
+        """Those that are shared, and all that make what these read."""
+        own, found = set(self.ops), self.shared
+        for op in reversed((*self.sources, *self.inner)):
+            if op in found:
+                makers = (made_by(x, self.dims).owner for x in op.operands)
+                found |= {maker for maker in makers if maker in own and isinstance(maker, hlo.HloOp)}
+        return found
+
+    @property
     def read(self) -> list[hlo.SSAValue]:
         """What ``inner`` reads that the chain does not make; all of it has the dims of the chain or of its rows."""
         own = {op.result for op in (*self.sources, *self.inner)}
@@ -113,12 +123,7 @@ def made_by(value: hlo.SSAValue, dims: tuple[int, ...]) -> hlo.SSAValue:
 
 def separate(chain: Chain) -> Chain:
     """The chain with ops of its own for those whose results others read, and all that reads its results after it."""
-    own = set(chain.ops)
-    shared = chain.shared
-    for op in reversed((*chain.sources, *chain.inner)):
-        if op in shared:
-            makers = (made_by(x, chain.dims).owner for x in op.operands)
-            shared |= {maker for maker in makers if maker in own and isinstance(maker, hlo.HloOp)}
+    own, shared = set(chain.ops), chain.needed
     copies = _Copies({op: op for op in chain.ops if op not in shared})
     ordered = [copies.of(op) for op in (*chain.sources, *chain.inner)]
     for sink in chain.sinks:
