@@ -1,26 +1,30 @@
-"""Rewrites batches of short matrix-vector products as sums of products.
+"""Rewrites contractions in which TensorE would be idle as sums of products.
 
-Input: canonical hlo. Output: an FP32 dot with batch dims, one operand of which has no other dims than those and at most
-64 contracted elements, becomes a product and a sum over the other operand's last dims. TensorE would hold one column at
-a time, few of its rows in use, and would need each matrix transposed first; other engines read them as they lie. So
-does the product of one vector with the rows of a large matrix, and that of two long vectors. A matrix that is a
-constant is laid out for TensorE at compile time, one that is stored in few bits is taken so where products are cast:
-both are left to it.
+Input: canonical hlo. Output: a dot of few terms a sum, and few rows or columns, becomes a product and a sum over its
+last dims where Vector is done with that earlier, by estimate: TensorE takes each batch index by itself, and as long
+for a few rows, columns or terms as for all that it has room for. Such are batches of small matrices, and very many rows
+times a small matrix; other engines read them as they lie, with rows on all partitions. So does the product of one
+vector with the rows of a large matrix, and that of two long vectors. A matrix that is a constant is laid out for
+TensorE at compile time, one that is stored in few bits is taken so where products are cast: both are left to it.
+Products and sums are FP32, whatever the operands' floats.
 """
 
 from dataclasses import dataclass
-from math import prod
+from math import ceil, prod
 
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.hlo.editing import ops_of, replace
+from neuronx_cc.ir.isa.program import Stream
+from neuronx_cc.ir.isa.timing import F32, F32_PSUM, NOTHING, Tile, Timing, Work
 from neuronx_cc.ir.types import itemsize
 from neuronx_cc.passes.expansions.build import Build, Value
 from neuronx_cc.passes.manager import PassContext, only_for
 from neuronx_cc.passes.precision.decisions import of_operands
 
-MOST_CONTRACTED = 64
-"""Contracted elements up to which the rows of TensorE are wasted."""
+SUMMED = frozenset(["f32", "bf16", "f16"])
+MOST_CONTRACTED = 128
+"""Contracted elements of which Vector makes sums of products; of more, TensorE's partitions are full."""
 LEAST_MATRIX = 1 << 20
 """Elements of a matrix from which it pays that TensorE need not transpose it."""
 LONGEST_MATRIX_ROW = 8192
@@ -31,21 +35,23 @@ LONGEST_MATRIX_ROW = 8192
 def run(module: HloModule, context: PassContext) -> None:
     for computation in module.computations():
         for op in ops_of(computation.block):
-            if isinstance(op, hlo.DotOp):
-                if _is_of_vectors(op):
-                    replace(op, _inner_product(Build.before(module, op), op))
-                    continue
-                dims = op.dims.data
-                lhs = _Side(op.lhs, dims.lhs_batch, dims.lhs_contracting)
-                rhs = _Side(op.rhs, dims.rhs_batch, dims.rhs_contracting)
-                for matrix, vector in ((lhs, rhs), (rhs, lhs)):
-                    if _is_of_batches(op, matrix, vector):
-                        replace(op, _sum(Build.before(module, op), matrix.value, vector.value, len(matrix.batch)))
-                        break
-                    if _is_of_rows(op, matrix, vector) and not _is_for_tensor(op, matrix, context):
-                        b, row = Build.before(module, op), matrix.shape.dims[1:]
-                        replace(op, b.reshape(_sum(b, matrix.value, b.reshape(vector.value, row), 0), op.shape.dims))
-                        break
+            if isinstance(op, hlo.DotOp) and (made := _instead(module, op, context)) is not None:
+                replace(op, made)
+
+
+def _instead(module: HloModule, op: hlo.DotOp, context: PassContext) -> Value | None:
+    """What ``op`` becomes, if not TensorE computes it."""
+    if _is_of_vectors(op):
+        return _inner_product(Build.before(module, op), op)
+    dims = op.dims.data
+    lhs = _Side(op.lhs, dims.lhs_batch, dims.lhs_contracting, "m")
+    rhs = _Side(op.rhs, dims.rhs_batch, dims.rhs_contracting, "n")
+    if _is_narrow(op, lhs, rhs, context):
+        return _sum_of_products(Build.before(module, op), op, lhs, rhs, context.timing.sizes.partitions)
+    for matrix, vector in ((lhs, rhs), (rhs, lhs)):
+        if _is_of_rows(op, matrix, vector) and not _is_for_tensor(op, matrix, context):
+            return _sum_of_products(Build.before(module, op), op, matrix, vector, context.timing.sizes.partitions)
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,24 +61,92 @@ class _Side:
     value: Value
     batch: tuple[int, ...]
     contracted: tuple[int, ...]
+    name: str
 
     @property
     def shape(self) -> hlo.Shape:
         return hlo.shape_of(self.value)
 
+    @property
+    def free(self) -> int:
+        """Elements of the dims that are the operand's own."""
+        return prod(self.shape.dims[dim] for dim in self._kinds[2][1])
 
-def _is_of_batches(op: hlo.DotOp, matrix: _Side, vector: _Side) -> bool:
-    """Whether ``op`` multiplies, for each batch index, the rows of ``matrix`` with a short ``vector`` or one number."""
-    shape, other, batch = matrix.shape, vector.shape, matrix.batch
-    kept = shape.rank - len(matrix.contracted)
-    return (
-        {shape.dtype, other.dtype, op.shape.dtype} == {"f32"}
-        and 0 < len(batch) <= kept
-        and batch == tuple(range(len(batch)))
-        and matrix.contracted == tuple(range(kept, shape.rank))
-        and (*vector.batch, *vector.contracted) == tuple(range(other.rank))
-        and prod(shape.dims[kept:]) <= MOST_CONTRACTED
-    )
+    @property
+    def labels(self) -> list[str]:
+        """For each dim, what both operands and the result call it."""
+        names = {dim: f"{kind}{at}" for kind, dims in self._kinds for at, dim in enumerate(dims)}
+        return [names[dim] for dim in range(self.shape.rank)]
+
+    @property
+    def _kinds(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
+        free = tuple(dim for dim in range(self.shape.rank) if dim not in (*self.batch, *self.contracted))
+        return (("b", self.batch), ("k", self.contracted), (self.name, free))
+
+
+# ---- what is narrow -------------------------------------------------------------------------------------------
+
+
+def _is_narrow(op: hlo.DotOp, lhs: _Side, rhs: _Side, context: PassContext) -> bool:
+    """Whether Vector makes sums of products in less time than TensorE."""
+    terms = prod(lhs.shape.dims[dim] for dim in lhs.contracted)
+    if not {lhs.shape.dtype, rhs.shape.dtype, op.shape.dtype} <= SUMMED or terms > MOST_CONTRACTED:
+        return False
+    return op.shape.size > 0 and _on_vector(op, lhs, rhs, context.timing) < _on_tensor(op, lhs, rhs, context)
+
+
+def _on_vector(op: hlo.DotOp, lhs: _Side, rhs: _Side, timing: Timing) -> float:
+    """Nanoseconds for products and sums of all terms, rows on all partitions."""
+    order, terms = _order(op, lhs, rhs, timing.sizes.partitions)
+    sizes = _sizes(lhs, rhs)
+    stored, most = prod(sizes[label] for label in (*order, *terms)), timing.sizes.bank_columns
+    count = ceil(stored / timing.sizes.partitions / most)
+    factors = (_tile(lhs, rhs), _tile(rhs, lhs))
+    work = timing.engine("tensor_tensor", Stream.VECTOR, most, ins=factors, alu=("multiply",))
+    if prod(sizes[label] for label in terms) > 1:
+        work += timing.engine("tensor_reduce", Stream.VECTOR, most, alu=("add",))
+    return count * work.bound + timing.transfer_latency
+
+
+def _tile(side: _Side, other: _Side) -> Tile:
+    """An operand on chip, from term to term: dense where it is loaded for all rows of the other one."""
+    labels = side.labels
+    last = max((at for at, label in enumerate(labels) if label[0] == "k"), default=len(labels))
+    spread = not side.batch and side.shape.size < other.shape.size
+    return Tile(stride=itemsize("f32") * (1 if spread else prod(side.shape.dims[last + 1 :])))
+
+
+def _on_tensor(op: hlo.DotOp, lhs: _Side, rhs: _Side, context: PassContext) -> float:
+    """Nanoseconds for the tiles of all batch indices, one after the other, and until their operands are there."""
+    timing, dtype = context.timing, "f32"
+    if op.shape.dtype == "f32" == lhs.shape.dtype:
+        dtype = of_operands(op, context.options).dtype.replace("tf32", "f32")
+    rows, columns = timing.sizes.columns, timing.sizes.bank_columns
+    batch, (m, n) = prod(lhs.shape.dims[dim] for dim in lhs.batch), (side.free for side in (lhs, rhs))
+    tiles = min(ceil(m / rows) * ceil(n / columns), ceil(n / rows) * ceil(m / columns))
+    narrow, wide = min(m, n, rows), min(max(m, n), columns)
+    product = timing.product(narrow, wide, dtype)
+    left = timing.engine("activation", Stream.SCALAR, wide, (F32,), (F32_PSUM,), ("copy",))
+    work = (product + left).times(batch * tiles)
+    for side in (lhs, rhs):
+        work += _arrival(side, batch, dtype, timing)
+    if lhs.batch:
+        work += timing.transfer(op.shape.nbytes, op.shape.dims[-1] * itemsize(op.shape.dtype), "write")
+    return max(work.tensor + work.scalar, work.dma)
+
+
+def _arrival(side: _Side, batch: int, dtype: str, timing: Timing) -> Work:
+    """What brings the terms of an operand to the partitions: short runs, single elements, transposes."""
+    labels, size = side.labels, itemsize(side.shape.dtype)
+    if isinstance(side.value.owner, hlo.ConstantOp) or not labels or side.shape.size == side.free:
+        return NOTHING
+    run = size if labels[-1][0] == "b" else side.shape.dims[-1] * size
+    work = timing.transfer(side.shape.nbytes, run) if side.batch else NOTHING
+    if labels[-1][0] == "k":
+        rows = min(side.free, timing.sizes.columns)
+        transpose = timing.transpose(rows, min(side.shape.size // (batch * side.free), timing.sizes.rows), "bf16")
+        work += transpose.times(batch * ceil(side.free / rows) * itemsize(dtype) // 2)
+    return work
 
 
 def _is_of_rows(op: hlo.DotOp, matrix: _Side, vector: _Side) -> bool:
@@ -104,7 +178,7 @@ def _is_of_vectors(op: hlo.DotOp) -> bool:
     return (
         op.shape.size == 1
         and shapes[0].size == shapes[1].size > LONGEST_MATRIX_ROW
-        and {shape.dtype for shape in (*shapes, op.shape)} <= {"f32", "bf16", "f16"}
+        and {shape.dtype for shape in (*shapes, op.shape)} <= SUMMED
         and all(list(axes) == sorted(axes) for axes in contracted)
     )
 
@@ -115,9 +189,52 @@ def _inner_product(b: Build, op: hlo.DotOp) -> Value:
     return b.convert(b.reshape(b.sum(b.mul(*flat), (0,)), op.shape.dims), op.shape.dtype)
 
 
-def _sum(b: Build, matrix: Value, vector: Value, batch: int) -> Value:
-    """``matrix`` [batch..., rows..., contracted...] times ``vector`` [batch..., contracted...], summed over the end."""
-    shape = hlo.shape_of(matrix)
-    kept = shape.rank - (hlo.shape_of(vector).rank - batch)
-    spread = b.broadcast(vector, shape.dims, [*range(batch), *range(kept, shape.rank)])
-    return b.sum(b.mul(matrix, spread), range(kept, shape.rank))
+# ---- sums of products -----------------------------------------------------------------------------------------
+
+
+def _sizes(lhs: _Side, rhs: _Side) -> dict[str, int]:
+    """Of the dims of both operands."""
+    return {label: size for side in (lhs, rhs) for label, size in zip(side.labels, side.shape.dims, strict=True)}
+
+
+def _order(op: hlo.DotOp, lhs: _Side, rhs: _Side, rows: int) -> tuple[list[str], list[str]]:
+    """Dims of the result, the longest first: it fills the partitions, ``rows`` of them; and what is contracted.
+
+    A result that is much larger than what it is made of keeps its order, where dims ahead of the longest fill them. So
+    does the larger operand, with the other's dims in place of what is contracted, where batch indices are neighbours.
+    """
+    large, small = (lhs, rhs) if lhs.shape.size >= rhs.shape.size else (rhs, lhs)
+    terms = [label for label in large.labels if label[0] == "k"]
+    order, sizes = _of_result(lhs, rhs), _sizes(lhs, rhs)
+    if not order:
+        return order, terms
+    longest = max(order, key=lambda label: sizes[label])
+    if longest[0] == "b" and longest == large.labels[-1] and sizes[longest] % rows == 0:
+        at = large.labels.index(terms[0]) if terms else 0
+        others = [label for label in small.labels if label[0] == small.name]
+        around = [*large.labels[:at], *others, *large.labels[at:]]
+        return [label for label in around if label not in terms], terms
+    ahead = order[: order.index(longest)]
+    if op.shape.size < 2 * large.shape.size or 2 * prod(sizes[label] for label in ahead) < rows:
+        order = [longest, *(label for label in order if label != longest)]
+    return order, terms
+
+
+def _of_result(lhs: _Side, rhs: _Side) -> list[str]:
+    """Dims of the result of ``op``, in its order."""
+    labels = {label for side in (lhs, rhs) for label in side.labels if label[0] != "k"}
+    return sorted(labels, key=lambda label: ("bmn".index(label[0]), int(label[1:])))
+
+
+def _sum_of_products(b: Build, op: hlo.DotOp, lhs: _Side, rhs: _Side, rows: int) -> Value:
+    """The result of ``op``, whichever operand is ``lhs``."""
+    order, terms = _order(op, lhs, rhs, rows)
+    sizes, dims = _sizes(lhs, rhs), [*order, *terms]
+    shape, factors = [sizes[label] for label in dims], []
+    for side in (lhs, rhs):
+        labels = side.labels
+        own = [label for label in dims if label in labels]
+        turned = b.transpose(b.convert(side.value, "f32"), [labels.index(label) for label in own])
+        factors.append(turned if own == dims else b.broadcast(turned, shape, [dims.index(label) for label in own]))
+    summed = b.sum(b.mul(*factors), range(len(order), len(dims)))
+    return b.convert(b.transpose(summed, [order.index(label) for label in _of_result(lhs, rhs)]), op.shape.dtype)

@@ -2,11 +2,14 @@
 
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from generated import check_function
 from jax import lax
 
+import neuronx_cc
 from neuronx_cc.ir.isa.program import Instr, Stream
 
 CASES = [
@@ -25,3 +28,33 @@ def test_batches(left: Any, right: Any, contracted: Any, batch: Any, random: np.
     compiled = check_function(lambda x, y: lax.dot_general(x, y, (contracted, batch)), x, y)
     streams = {record.stream for record in compiled.program.records if isinstance(record, Instr)}
     assert Stream.TENSOR not in streams
+
+
+EQUATIONS = [
+    ("mk,kn->mn", {"m": 4100, "k": 3, "n": 2}),
+    ("km,kn->nm", {"m": 4099, "k": 5, "n": 3}),
+    ("nk,mk->mn", {"m": 3072, "k": 1, "n": 4}),
+    ("bmk,bkn->bmn", {"b": 300, "m": 3, "k": 4, "n": 2}),
+    ("mkb,knb->mnb", {"b": 256, "m": 2, "k": 3, "n": 5}),
+    ("kbm,nbk->mbn", {"b": 259, "m": 2, "k": 7, "n": 3}),
+    ("bm,bn->bmn", {"b": 300, "m": 5, "n": 3}),
+    ("amk,kbn->abmn", {"a": 40, "m": 40, "b": 2, "k": 4, "n": 3}),
+]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(("equation", "sizes"), EQUATIONS, ids=str)
+def test_narrow(equation: str, sizes: dict[str, int], dtype: str, random: np.random.Generator) -> None:
+    parts = equation.split("->")[0].split(",")
+    x, y = (jnp.asarray(random.standard_normal([sizes[dim] for dim in part]), dtype) for part in parts)
+    compiled = check_function(lambda x, y: jnp.einsum(equation, jnp.tanh(x), y), x, y)
+    assert not any(name.endswith(".dot") for name in compiled.program.schedules)
+
+
+@pytest.mark.parametrize("mode", ["none", "matmult", "all"])
+def test_what_is_not_finite_stays_in_its_row(mode: str, random: np.random.Generator) -> None:
+    x, w = (random.standard_normal(dims).astype(np.float32) for dims in ((4100, 3), (3, 2)))
+    x[5, 1], x[77, 0] = np.inf, np.nan
+    compiled = neuronx_cc.compile(jax.jit(jnp.matmul).lower(x, w), auto_cast=mode)
+    (out,) = compiled.run([x, w]).outputs
+    assert np.flatnonzero(~np.isfinite(out).all(1)).tolist() == [5, 77]
