@@ -68,6 +68,11 @@ class _Side:
         return hlo.shape_of(self.value)
 
     @property
+    def kept(self) -> int:
+        """How many dims are the operand's own."""
+        return self.shape.rank - len(self.batch) - len(self.contracted)
+
+    @property
     def free(self) -> int:
         """Elements of the dims that are the operand's own."""
         return prod(self.shape.dims[dim] for dim in self._kinds[2][1])
@@ -92,6 +97,8 @@ def _is_narrow(op: hlo.DotOp, lhs: _Side, rhs: _Side, context: PassContext) -> b
     terms = prod(lhs.shape.dims[dim] for dim in lhs.contracted)
     if not {lhs.shape.dtype, rhs.shape.dtype, op.shape.dtype} <= SUMMED or terms > MOST_CONTRACTED:
         return False
+    if lhs.batch and lhs.kept and rhs.kept and max(terms, lhs.free, rhs.free) >= context.timing.sizes.columns:
+        return False  # attentions of few rows have kernels that take several batch indices together
     return op.shape.size > 0 and _on_vector(op, lhs, rhs, context.timing) < _on_tensor(op, lhs, rhs, context)
 
 
