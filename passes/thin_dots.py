@@ -25,6 +25,8 @@ from neuronx_cc.passes.precision.decisions import of_operands
 SUMMED = frozenset(["f32", "bf16", "f16"])
 MOST_CONTRACTED = 128
 """Contracted elements of which Vector makes sums of products; of more, TensorE's partitions are full."""
+LEAST_DEPTH = 4
+"""Keys of an attention are vectors of at least one element to so many columns of TensorE."""
 LEAST_MATRIX = 1 << 20
 """Elements of a matrix from which it pays that TensorE need not transpose it."""
 LONGEST_MATRIX_ROW = 8192
@@ -97,7 +99,9 @@ def _is_narrow(op: hlo.DotOp, lhs: _Side, rhs: _Side, context: PassContext) -> b
     terms = prod(lhs.shape.dims[dim] for dim in lhs.contracted)
     if not {lhs.shape.dtype, rhs.shape.dtype, op.shape.dtype} <= SUMMED or terms > MOST_CONTRACTED:
         return False
-    if lhs.batch and lhs.kept and rhs.kept and max(terms, lhs.free, rhs.free) >= context.timing.sizes.columns:
+    _, middle, most = sorted((terms, lhs.free, rhs.free))
+    columns = context.timing.sizes.columns
+    if lhs.batch and lhs.kept and rhs.kept and most >= columns and middle >= columns // LEAST_DEPTH:
         return False  # attentions of few rows have kernels that take several batch indices together
     return op.shape.size > 0 and _on_vector(op, lhs, rhs, context.timing) < _on_tensor(op, lhs, rhs, context)
 
@@ -205,10 +209,10 @@ def _sizes(lhs: _Side, rhs: _Side) -> dict[str, int]:
 
 
 def _order(op: hlo.DotOp, lhs: _Side, rhs: _Side, rows: int) -> tuple[list[str], list[str]]:
-    """Dims of the result, the longest first: it fills the partitions, ``rows`` of them; and what is contracted.
+    """Dims of the result, and what is contracted.
 
-    A result that is much larger than what it is made of keeps its order, where dims ahead of the longest fill them. So
-    does the larger operand, with the other's dims in place of what is contracted, where batch indices are neighbours.
+    The longest comes first where those ahead of it do not fill the partitions, ``rows`` of them. Where batch indices
+    are neighbours, the larger operand keeps its order, with the other's dims in place of what is contracted.
     """
     large, small = (lhs, rhs) if lhs.shape.size >= rhs.shape.size else (rhs, lhs)
     terms = [label for label in large.labels if label[0] == "k"]
@@ -222,7 +226,7 @@ def _order(op: hlo.DotOp, lhs: _Side, rhs: _Side, rows: int) -> tuple[list[str],
         around = [*large.labels[:at], *others, *large.labels[at:]]
         return [label for label in around if label not in terms], terms
     ahead = order[: order.index(longest)]
-    if op.shape.size < 2 * large.shape.size or 2 * prod(sizes[label] for label in ahead) < rows:
+    if 2 * prod(sizes[label] for label in ahead) < rows:
         order = [longest, *(label for label in order if label != longest)]
     return order, terms
 
