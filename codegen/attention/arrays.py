@@ -12,8 +12,10 @@ from neuronx_cc.codegen.attention.steps import Step, leaves_of
 from neuronx_cc.codegen.context import Context, apply_view
 from neuronx_cc.codegen.emission.builder import Affine, Block
 from neuronx_cc.codegen.emission.views import Atom, View, align, coalesce
+from neuronx_cc.codegen.movement.straight import pays
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.program import Stream
+from neuronx_cc.ir.types import itemsize
 from neuronx_cc.passes.analysis.stored import is_given
 
 Parts = tuple[View | None, View | None]
@@ -131,12 +133,31 @@ def _read(
     source = context.source_of(value)
     stream = Stream.DMA_WEIGHT if is_given(source) else Stream.DMA_LOAD
     for home in homes:
-        view, other = parts(home(source))
+        stored = home(source)
+        view, other = parts(stored)
         if view is None or (other is not None and not is_one(other.dims[0])):
             continue
-        if all(is_one(view.dims[axis]) for axis in (attention.row, attention.column)):
-            return _Bound(value, view, _one(other.dims[0] if other is not None else (), 1), stream)
+        if not all(is_one(view.dims[axis]) for axis in (attention.row, attention.column)):
+            continue
+        within = [_one(view.dims[axis], 1) for axis in (attention.row, attention.column)]
+        beside = _one(other.dims[0] if other is not None else (), 1)
+        if home is homes[-1] or not _is_scattered(context, source, stored, (*within, beside), other is None):
+            return _Bound(value, view, beside, stream)
     raise AssertionError("a dense array aligns")
+
+
+def _is_scattered(context: Context, value: hlo.SSAValue, view: View, within: Sequence[Atom], beside: bool) -> bool:
+    """Whether blocks of an array would be loaded element by element, so that a dense copy of it is quicker.
+
+    ``within``: its rows, columns and other dim. Operands of products may lie either way, since they are transposed on
+    their way; what lies ``beside`` the scores may not.
+    """
+    size = itemsize(view.dtype)
+    moving = [atom for atom in within if atom.stride and atom.size > 1]
+    if not moving or any(atom.stride == size for atom in (moving[-1:] if beside else moving)):
+        return False
+    nbytes = prod(atom.size for atoms in view.dims for atom in atoms if atom.stride) * size
+    return pays(context, value, view, nbytes, context.timing.transfer(nbytes, size).bound)
 
 
 def _written(context: Context, attention: Attention) -> _Bound:

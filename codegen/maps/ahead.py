@@ -5,63 +5,75 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from neuronx_cc.codegen.context import Context
+from neuronx_cc.codegen.context import Context, seen_by
 from neuronx_cc.codegen.emission.accesses import Alloc
 from neuronx_cc.codegen.emission.builder import Block
-from neuronx_cc.codegen.emission.views import Atom, View, linear
-from neuronx_cc.codegen.maps.axes import SMALL_SHARE, full_view, is_small
+from neuronx_cc.codegen.emission.views import Atom, View, align, linear
+from neuronx_cc.codegen.formation.graph import base
+from neuronx_cc.codegen.maps.axes import full_view, is_small
 from neuronx_cc.codegen.maps.inputs import gathered
-from neuronx_cc.codegen.maps.plan import MapPlan, Partitions
+from neuronx_cc.codegen.maps.order import partition_dim
+from neuronx_cc.codegen.maps.plan import MapPlan, Partitions, partitions_of, resident_view
 from neuronx_cc.codegen.maps.space import loops_of, streamed_elements
 from neuronx_cc.codegen.maps.transposed import minor_axis
-from neuronx_cc.codegen.movement.transfer import nanoseconds
+from neuronx_cc.codegen.movement.straight import pays
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.program import Space
 from neuronx_cc.ir.isa.timing import Timing
 from neuronx_cc.ir.types import itemsize
 
 
-def copy_ahead(
-    context: Context, plan: MapPlan, external: Sequence[hlo.SSAValue], results: Sequence[hlo.SSAValue]
-) -> None:
-    """Give inputs a dense home that a DMA would otherwise load in short runs, where a copy takes less time by estimate.
-
-    Tiles hold the neighbours of all large arrays side by side where these agree.
-    """
+def copy_ahead(context: Context, plan: MapPlan, external: Sequence[hlo.SSAValue]) -> None:
+    """Give inputs that a DMA would load in short runs a dense home, where a copy takes less time by estimate."""
     kernel, partitions, timing = plan.kernel, plan.partitions, context.timing
-    if partitions is None or plan.transposed or len(kernel.shape) < 2:
+    if partitions is None or plan.transposed:
         return
-    views = {value: full_view(context.views(value)[0], kernel) for value in external}
-    large = {value: view for value, view in views.items() if not is_small(view, kernel) and not view.in_sbuf}
-    minors = {minor_axis(view) for view in large.values()}
-    if any(prod(hlo.shape_of(value).dims) * SMALL_SHARE > prod(kernel.shape) for value in results):
-        minors.add(len(kernel.shape) - 1)
-    if len(minors) < 2 and not kernel.reduced:
-        return
-    for value, view in large.items():
-        if view.start.terms or minor_axis(view) in (-1, partitions.axis, len(kernel.shape) - 1):
+    across = partitions.axis if partitions.inner == 1 else -1
+    for value in external:
+        stored = _stored(context, plan, value)
+        view = full_view(stored, kernel) if stored is not None else None
+        if stored is None or view is None or is_small(view, kernel) or (across >= 0 and minor_axis(view) == across):
             continue
         nbytes = prod(atom.size for atoms in view.dims for atom in atoms if atom.stride) * itemsize(view.dtype)
-        dense = linear(Alloc(Space.HBM, 0, 0), 0, view.dtype, hlo.shape_of(value).dims)
-        copied = nanoseconds(context.builder, dense, context.views(value)[0]) + timing.transfer_latency
-        if _loaded_ns(timing, view, partitions) > copied + timing.transfer(nbytes, timing.long_run).bound:
+        if pays(context, value, stored, nbytes, _loaded_ns(timing, view, kernel.shape, partitions)):
             context.dense(value)
 
 
-def _loaded_ns(timing: Timing, view: View, partitions: Partitions) -> float:
-    """Time of the transfers that load all of ``view``, a tile at a time."""
-    size, free, groups = itemsize(view.dtype), [], 1
-    for axis, atoms in enumerate(view.dims):
-        if axis != partitions.axis:
-            free += [atom for atom in atoms if atom.stride]
-            continue
-        groups = prod(atom.size for atom in atoms) // (partitions.size * partitions.inner)
-        free.append(Atom(partitions.inner, atoms[-1].stride))
-    whole = [atom.size for atom in free]
-    steps = dict(loops_of(whole, frozenset(), streamed_elements(timing, size)))
+def _stored(context: Context, plan: MapPlan, value: hlo.SSAValue) -> View | None:
+    """``value`` in HBM as it lies or, if it is on chip, will lie there; None where it is read on chip."""
+    views = context.views(value)
+    if not views[0].in_sbuf:
+        return views[0]
+    if any(view.in_sbuf and partitions_of(full_view(view, plan.kernel)) == plan.partitions for view in views):
+        return None
+    source = hlo.shape_of(base(value))
+    return seen_by(value, linear(Alloc(Space.HBM, 0, 0), 0, source.dtype, source.dims))
+
+
+def _loaded_ns(timing: Timing, view: View, shape: Sequence[int], partitions: Partitions) -> float:
+    """Time of the transfers that load all of ``view``, of the space ``shape``, a tile at a time."""
+    size, axis = itemsize(view.dtype), partitions.axis
+    whole = shape[axis] - shape[axis] % (partitions.size * partitions.inner)
+    full = view.slice(axis, 0, whole)
+    if full is None:
+        return 0.0
+    shape = (*shape[:axis], whole, *shape[axis + 1 :])
+    space = align([resident_view(Alloc(Space.SBUF, 0, 0), "u8", shape, partitions), full], shape)
+    if space is None or sum(atom.partition for atom in space.atoms[0]) != 1:
+        return 0.0
+    at = partition_dim(space)
+    free = [atom for dim, atom in enumerate(space.atoms[1]) if dim != at and atom.stride]
+    sizes = [atom.size for atom in free]
+    steps = dict(loops_of(sizes, frozenset(), streamed_elements(timing, size)))
     tile = [Atom(steps.get(dim, atom.size), atom.stride) for dim, atom in enumerate(free)]
-    head = Atom(partitions.size, view.dims[partitions.axis][-1].stride * partitions.inner)
+    head = space.atoms[1][at]
     extent = gathered(timing, Block(view.alloc, view.dtype, view.start, (head, *tile)))
-    nbytes, run = (prod(atom.size for atom in tile) * size, size) if extent is None else (extent.nbytes, extent.run)
-    tiles = groups * prod(whole) / prod(atom.size for atom in tile)
-    return tiles * timing.transfer(partitions.size * nbytes, run).bound
+    nbytes, run = prod(atom.size for atom in tile) * size, size
+    for atom in reversed(tile):
+        if atom.stride != run:
+            break
+        run *= atom.size
+    if extent is not None:
+        nbytes, run = extent.nbytes, extent.run
+    tiles = prod(sizes) / prod(atom.size for atom in tile)
+    return tiles * timing.transfer(head.size * nbytes, run).bound

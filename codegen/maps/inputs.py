@@ -69,7 +69,7 @@ def load_all(
         waiting.remove(other)
         stream = load_stream(value)
         first = block if distance > 0 else blocks[other]
-        tile = _load_gathered(context, pool, first, partitions, stream, extent, abs(distance))
+        tile = _load_gathered(context, pool.tile, first, partitions, stream, extent, abs(distance))
         pool.share(tile)
         for each, start in ((value, max(0, -distance)), (other, max(0, distance))):
             found[each] = tile.moved(start)
@@ -163,7 +163,7 @@ def load(
             return spread
     extent = gathered(context.timing, block) if pool.gathers else None
     if extent is not None:
-        return _load_gathered(context, pool, block, partitions, stream, extent)
+        return _load_gathered(context, pool.tile, block, partitions, stream, extent)
     tile = pool.tile([1 if rep else size for rep, size in zip(repeated, sizes, strict=True)], block.dtype, partitions)
     dims = [0, *(dim + 1 for dim, rep in enumerate(repeated) if not rep)]
     whole = sections is None or repeated[sections.dim - 1]
@@ -229,21 +229,40 @@ def between(timing: Timing, block: Block) -> int:
     return max(0, -(-extent.nbytes // elements) - itemsize(block.dtype))
 
 
+def finest(block: Block) -> int:
+    """The free dim of ``block`` whose elements lie closest together."""
+    moving = [dim for dim, atom in enumerate(block.dims[1:]) if atom.stride and atom.size > 1]
+    return min(moving, key=lambda dim: abs(block.dims[dim + 1].stride))
+
+
+def _cut(block: Block, loops: Sequence[tuple[int, int]]) -> Block:
+    """A tile of ``block``: (free dim, step) of ``loops``."""
+    dims = list(block.dims)
+    for dim, step in loops:
+        dims[dim + 1] = replace(dims[dim + 1], size=step)
+    return replace(block, dims=tuple(dims))
+
+
+def gathered_bytes(timing: Timing, blocks: Sequence[Block], loops: Sequence[tuple[int, int]]) -> int:
+    """Bytes a partition of tiles of ``blocks`` that are loaded with what lies between their elements.
+
+    A tile has more of that than the whole block where a looped dim is the minor one in HBM.
+    """
+    extents = [gathered(timing, _cut(block, loops)) for block in blocks]
+    return sum(extent.nbytes for extent in extents if extent is not None)
+
+
 def fit(pool: TilePool, blocks: Sequence[Block], loops: Sequence[tuple[int, int]], nbytes: int, room: int) -> None:
     """Take fewer buffers, or do without what lies between elements, where tiles of ``blocks`` would not fit with it.
 
-    A tile has more of that than the whole block where a looped dim is the minor one in HBM. ``loops`` are (free dim,
-    step), ``nbytes`` what the kernel's tiles take without, but for those of inputs that are repeated in part.
+    ``loops`` are (free dim, step), ``nbytes`` what the kernel's tiles take without, but for those of inputs that are
+    repeated in part.
     """
-    more = 0
+    more = gathered_bytes(pool.builder.timing, blocks, loops)
     for block in blocks:
-        dims = list(block.dims)
-        for dim, step in loops:
-            dims[dim + 1] = replace(dims[dim + 1], size=step)
-        extent = gathered(pool.builder.timing, replace(block, dims=tuple(dims)))
-        more += 0 if extent is None else extent.nbytes
-        if not all(atom.stride for atom in dims[1:]):
-            nbytes += prod(atom.size for atom in dims[1:] if atom.stride) * itemsize(block.dtype)
+        if not all(atom.stride for atom in block.dims[1:]):
+            sizes = _cut(block, loops).dims[1:]
+            nbytes += prod(atom.size for atom in sizes if atom.stride) * itemsize(block.dtype)
     pool.gathers = nbytes + more <= room
     if pool.gathers:
         pool.buffers = max(1, min(pool.buffers, room // (nbytes + more)))
@@ -253,14 +272,20 @@ def fit(pool: TilePool, blocks: Sequence[Block], loops: Sequence[tuple[int, int]
 
 
 def _load_gathered(
-    context: Context, pool: TilePool, block: Block, partitions: int, stream: Stream, extent: Extent, more: int = 0
+    context: Context,
+    make: Callable[[Sequence[int], str, int], Block],
+    block: Block,
+    partitions: int,
+    stream: Stream,
+    extent: Extent,
+    more: int = 0,
 ) -> Block:
     """The tile of an input, loaded with what lies between its elements, and read with their steps.
 
-    ``more``: bytes after its only run that are loaded, too.
+    ``make``: allocates it. ``more``: bytes after its only run that are loaded, too.
     """
     size = itemsize(block.dtype)
-    tile = pool.tile([(extent.nbytes + more) // size], block.dtype, partitions)
+    tile = make([(extent.nbytes + more) // size], block.dtype, partitions)
     moving = [dim + 1 for dim in extent.strides]
     outside = [(block.dims[dim + 1], extent.strides[dim]) for dim in extent.outside]
     run = Atom((extent.run + more) // size, size)
@@ -404,8 +429,17 @@ def column_of(pool: TilePool, block: Block, partitions: int) -> Block:
     return _repeated(tile, block, block.varying)
 
 
+def column_bytes(timing: Timing, block: Block) -> int:
+    """Bytes a partition that such a tile takes."""
+    extent = gathered(timing, block)
+    return elements_of(block) * itemsize("f32") if extent is None else extent.nbytes
+
+
 def keep_column(context: Context, pool: TilePool, value: hlo.SSAValue, block: Block, partitions: int) -> Block:
     """An input of few elements a partition, loaded once for all tiles."""
+    extent = gathered(context.timing, block)
+    if extent is not None:
+        return _load_gathered(context, pool.apart, block, partitions, load_stream(value), extent)
     tile = column_of(pool, block, partitions)
     varying = [0, *block.varying]
     stream = load_stream(value)

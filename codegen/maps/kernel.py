@@ -91,7 +91,7 @@ def _lower_part(context: Context, kernel: Kernel, member: Member, step: int) -> 
     kernel = plan.kernel
     results = results_of(context, kernel, member)
     transposed.turn(context, plan, external)
-    copy_ahead(context, plan, external, results)
+    copy_ahead(context, plan, external)
     inputs = {value: choose_input(context, plan, value) for value in external}
     outputs: Views = {}
     for value in results:
@@ -186,13 +186,14 @@ class _Box:
         resident = {value for value, block in self.blocks.items() if block.alloc.space is not Space.HBM}
         tiles_of = tiles_alive(self.kernel, [*loaded, *self.plan.iotas], self.dying, {*self.fusion.within}, resident)
         own = tiles_of.element_bytes
-        dense = [value for value in loaded if value not in self.plan.transposed]
-        alive = own + sum(map_inputs.between(self.builder.timing, self.blocks[value]) for value in dense)
+        streamed = [self.blocks[value] for value in self.inputs if value not in self.plan.transposed]
+        streamed = [block for block in streamed if block.alloc.space is Space.HBM]
+        alive = own + sum(map_inputs.between(self.builder.timing, block) for block in streamed)
         room = int(self.builder.sbuf.largest_gap() * 0.95)
         repeated = [value for value in self.inputs if value not in resident and value not in loaded]
         wanted = {value: spread_bytes(self.blocks[value]) for value in self.inputs if self._is_spread(value)}
         others = [value for value in repeated if value not in wanted]
-        least = self._bytes_of(tiles_of, others, smallest := loops_of(self.sizes, self._whole, LEAST_TILE))
+        least = self._bytes_of(tiles_of, others, smallest := self._loops(streamed, LEAST_TILE))
         if sum(wanted.values()) > room - least:
             least = self._bytes_of(tiles_of, repeated, smallest)
         rows = kept_in(wanted, room - least)
@@ -200,28 +201,28 @@ class _Box:
         room -= sum(rows.values())
         free = range(1, len(self.sizes) + 1)
         columns = {value: block for value, block in unmirrored(self.blocks) if is_column(block, free)}
-        staying = kept_in({value: max(64, elements_of(block) * 4) for value, block in columns.items()}, room - least)
+        timing, alignment = self.builder.timing, self.builder.sbuf.alignment
+        taken = {value: up(map_inputs.column_bytes(timing, block), alignment) for value, block in columns.items()}
+        staying = kept_in(taken, room - least)
         room -= sum(staying.values())
-        loops = loops_of(
-            self.sizes,
-            self._whole,
+        loops = self._loops(
+            streamed,
             elements := tile_elements(
                 self.builder, self.plan, self.blocks, self.inputs, self.sizes, self.walk, most=room // (2 * alive)
             ),
         )
         while self._bytes_of(tiles_of, repeated, loops) > room and elements > LEAST_TILE:
-            loops = loops_of(self.sizes, self._whole, elements := max(LEAST_TILE, elements // 2))
+            loops = self._loops(streamed, elements := max(LEAST_TILE, elements // 2))
         for value in rows:
             if self._is_reread(value, loops) and all(not self.blocks[value].dims[dim + 1].stride for dim, _ in loops):
                 self.blocks[value] = spread_row(self.context, self.pool, value, self.blocks[value], self.partitions)
         steps = [dict(loops).get(dim, size) for dim, size in enumerate(self.sizes)]
         room = max(room, int(self.builder.sbuf.largest_gap() * 0.95) - sum(staying.values()))  # rows are there now
         aligned = max(own * prod(steps), self._bytes_of(tiles_of, (), loops))
-        self._overlap(loops, steps, alive * prod(steps), aligned, room, loaded)
+        between = map_inputs.gathered_bytes(self.builder.timing, streamed, loops)
+        self._overlap(loops, steps, own * prod(steps), aligned, between, room, loaded)
         tiles = UNROLL if self.overlap.interleaved else self.overlap.under_way
-        if loops or alive * prod(steps) > room:
-            streamed = [self.blocks[value] for value in self.inputs if value not in self.plan.transposed]
-            streamed = [block for block in streamed if block.alloc.space is Space.HBM]
+        if loops or own * prod(steps) + between > room:
             map_inputs.fit(self.loads, streamed, loops, aligned, room // tiles)
         kept = self._keep_columns(loops, staying)
         self.operands.partition_places = defer_partitions(
@@ -234,6 +235,17 @@ class _Box:
             put(self.builder, home.select(varying), column.select(varying), Stream.DMA_STORE)
         for pool in self._pools():
             pool.free()
+
+    def _loops(self, streamed: Sequence[Block], elements: int) -> list[tuple[int, int]]:
+        """(free dim, step) of the loops that leave ``elements`` to a tile.
+
+        Dims whose elements are loaded with what lies between are cut last: a tile of a part would load all of that.
+        """
+        varying = [block for block in streamed if all(atom.stride for atom in block.dims[1:])]
+        kept = {map_inputs.finest(block) for block in varying if map_inputs.gathered(self.builder.timing, block)}
+        whole = self._whole | kept
+        uncut = whole if prod(self.sizes[dim] for dim in whole) <= elements else self._whole
+        return loops_of(self.sizes, uncut, elements)
 
     def _keep_columns(
         self, loops: Sequence[tuple[int, int]], staying: Container[hlo.SSAValue]
@@ -258,10 +270,14 @@ class _Box:
         steps: Sequence[int],
         least: int,
         aligned: int,
+        between: int,
         room: int,
         loaded: Sequence[hlo.SSAValue],
     ) -> None:
-        """How tiles of ``steps`` elements along each free dim follow each other; see ``overlap.Tiles``."""
+        """How tiles of ``steps`` elements along each free dim follow each other; see ``overlap.Tiles``.
+
+        ``between``: bytes that a tile takes besides for what lies between the elements that are loaded.
+        """
         kernel, alignment, counted = self.kernel, self.builder.sbuf.alignment, counted_axes(self.plan)
         streamed = [b for b in self.blocks.values() if b.alloc.space is Space.HBM and all(a.stride for a in b.dims)]
         stored = {
@@ -282,11 +298,11 @@ class _Box:
             ops=sum(op not in self.fusion and not kernel.is_row(op.shape) for op in kernel.ops),
             streamed=sum(itemsize(block.dtype) for block in streamed) * self.partitions,
             independent=not self.plan.transposed and not counted,
-            least=least,
-            aligned=max(least, aligned),
+            least=least + between,
+            aligned=aligned + between,
             room=room,
             loaded=max(read, default=0),
-            read=sum(read),
+            read=sum(read) + between,
             made=self._bytes_of(made, (), loops),
             written=sum(nbytes for value, nbytes in stored.items() if value in at_once),
             kept=sum(nbytes for value, nbytes in stored.items() if value not in at_once),

@@ -7,6 +7,7 @@ from math import prod
 
 from neuronx_cc.codegen.emission.views import Atom, IterSpace, View
 from neuronx_cc.codegen.formation.graph import Kernel
+from neuronx_cc.codegen.maps.axes import SMALL_SHARE
 from neuronx_cc.ir.isa.timing import Timing
 from neuronx_cc.ir.types import itemsize
 
@@ -58,11 +59,14 @@ def order(timing: Timing, space: IterSpace, views: Sequence[View], kernel: Kerne
     partitions = partition_dim(space)
     free = [dim for dim in range(len(space.sizes)) if dim != partitions]
     minor = set()
-    for view, atoms in zip(views, space.atoms[1:], strict=True):
+    taken = [
+        prod(atom.size for atom in atoms if atom.stride) * itemsize(v.dtype)
+        for v, atoms in zip(views, space.atoms[1:], strict=True)
+    ]
+    for view, atoms, nbytes in zip(views, space.atoms[1:], taken, strict=True):
         spread = kernel.scanned >= 0 and repeats_row(view, atoms, partitions)
         size = itemsize(view.dtype)
-        nbytes = prod(atom.size for atom in atoms if atom.stride) * size
-        large = timing.transfer(nbytes, size).bound > timing.transfer_latency
+        large = timing.transfer(nbytes, size).bound > timing.transfer_latency and nbytes * SMALL_SHARE > max(taken)
         if large and not view.in_sbuf and not spread:
             minor.add(next((dim for dim in free if abs(atoms[dim].stride) == size), -1))
     if kernel.scanned >= 0:

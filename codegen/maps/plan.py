@@ -21,6 +21,7 @@ from neuronx_cc.codegen.maps.axes import (
     unsqueezed,
     value_view,
 )
+from neuronx_cc.codegen.movement.straight import direct, pays
 from neuronx_cc.codegen.movement.transfer import transfer
 from neuronx_cc.codegen.movement.transpose_kernel import turn_squares
 from neuronx_cc.ir import hlo
@@ -404,23 +405,18 @@ def choose_output(context: Context, plan: MapPlan, value: hlo.SSAValue, step: in
         alloc = context.new_resident(value, itemsize(shape.dtype))
         if alloc is not None:
             return View(alloc, shape.dtype, Affine(alloc.lo), tuple(() for _ in shape.dims))
-    home = context.new_hbm(value)
-    if partitions is None or not lies_across(axes_view(home, plan.kernel), partitions, context.timing):
-        return home
-    if target is not None:
-        # scans do not choose their partitions freely: what they store is transposed afterwards
-        return (
-            _partitions_first(context.own_hbm(value, shape), shape, plan.kernel, partitions.axis)
-            if plan.kernel.scanned >= 0
-            else home
-        )
-    return _partitions_first(home, shape, plan.kernel, partitions.axis)
+    if partitions is None or partitions.inner > 1:
+        return context.new_hbm(value)  # neighbours lie on one partition
+    there = _partitions_first(linear(Alloc(Space.HBM, 0, 0), 0, shape.dtype, shape.dims), plan.kernel, partitions.axis)
+    if not pays(context, value, there, *direct(context, there)):
+        return context.new_hbm(value)
+    return _partitions_first(context.own_hbm(value, shape), plan.kernel, partitions.axis)
 
 
-def _partitions_first(home: View, shape: hlo.Shape, kernel: Kernel, axis: int) -> View:
+def _partitions_first(home: View, kernel: Kernel, axis: int) -> View:
     """``home`` with the dims outermost, of those that are not 1, that the kernel's ``axis`` is."""
     counts = kernel.joined or (1,) * (axis + 1)
-    dims = [dim for dim, size in enumerate(shape.dims) if size != 1]
+    dims = [dim for dim, size in enumerate(home.shape) if size != 1]
     start = sum(counts[:axis])
     return outermost(home, dims[start : start + counts[axis]])
 

@@ -6,11 +6,16 @@ more elements are contracted than are staged whole, if these are no progression 
 
 from __future__ import annotations
 
+from math import prod
+
 from neuronx_cc.codegen.context import Context
-from neuronx_cc.codegen.emission.views import View, coalesce
+from neuronx_cc.codegen.emission.accesses import Alloc
+from neuronx_cc.codegen.emission.views import View, coalesce, linear
 from neuronx_cc.codegen.formation.graph import is_view
-from neuronx_cc.codegen.movement.relayout_plan import LEAST_ELEMENTS
+from neuronx_cc.codegen.movement.relayout_plan import LEAST_ELEMENTS, dims_of, direct_run, ordered
+from neuronx_cc.codegen.movement.transfer import blocks_of, nanoseconds
 from neuronx_cc.ir import hlo
+from neuronx_cc.ir.isa.program import Space
 from neuronx_cc.ir.types import itemsize
 from neuronx_cc.passes.merge_contracted import MOST_CONTRACTED
 
@@ -35,6 +40,27 @@ def straighten(context: Context, op: hlo.HloOp) -> None:
         scattered = deep and all(len(coalesce(view.dims[contracted[index][0]])) > 1 for view in views)
         if scattered or (steps and all(_is_stepped(view) for view in views)):
             context.dense(operand)
+
+
+def pays(context: Context, value: hlo.SSAValue, view: View, nbytes: int, loaded_ns: float) -> bool:
+    """Whether a kernel that loads ``nbytes`` of ``value`` from ``view`` in ``loaded_ns`` would take longer than a dense
+    copy ahead of it, and loading that in long runs.
+    """
+    timing = context.timing
+    straight = timing.transfer(nbytes, timing.long_run).bound
+    if view.start.terms or view.in_sbuf or loaded_ns <= straight + timing.transfer_latency:
+        return False
+    dense = linear(Alloc(Space.HBM, 0, 0), 0, view.dtype, hlo.shape_of(value).dims)
+    return loaded_ns > nanoseconds(context.builder, dense, view) + timing.transfer_latency + straight
+
+
+def direct(context: Context, view: View) -> tuple[int, float]:
+    """Bytes of ``view``, and nanoseconds of one DMA between it and a dense array."""
+    dense = linear(Alloc(Space.HBM, 0, 0), 0, view.dtype, view.shape)
+    blocks = blocks_of([dense, view], view.shape)
+    nbytes, size = prod(view.shape) * itemsize(view.dtype), itemsize(view.dtype)
+    run = size if blocks is None else direct_run(dims_of(*ordered(*blocks)), size)
+    return nbytes, context.timing.transfer(nbytes, run).bound
 
 
 def _is_deep(value: hlo.SSAValue, axes: tuple[int, ...]) -> bool:

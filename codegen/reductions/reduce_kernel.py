@@ -11,15 +11,18 @@ from dataclasses import dataclass, field, replace
 from math import prod
 
 from neuronx_cc.codegen.context import Context, squeezed
+from neuronx_cc.codegen.emission.accesses import Alloc
 from neuronx_cc.codegen.emission.builder import Affine, Block, Ring, emit_over, merge_free
 from neuronx_cc.codegen.emission.emitter import Emitter, Splat
 from neuronx_cc.codegen.emission.tiles import TilePool, tile_in
-from neuronx_cc.codegen.emission.views import Atom, View, align
+from neuronx_cc.codegen.emission.views import Atom, View, align, linear, outermost
 from neuronx_cc.codegen.maps import bits, elementwise
 from neuronx_cc.codegen.maps.plan import load_stream
 from neuronx_cc.codegen.maps.row_reduction import reduce_rows
 from neuronx_cc.codegen.movement.concatenate_kernel import fill
 from neuronx_cc.codegen.movement.fill import load_scalar
+from neuronx_cc.codegen.movement.relayout_plan import LEAST_ELEMENTS
+from neuronx_cc.codegen.movement.straight import direct, pays
 from neuronx_cc.codegen.movement.transfer import copy
 from neuronx_cc.codegen.movement.transpose_kernel import turn_squares
 from neuronx_cc.codegen.reductions.reduce_plan import (
@@ -34,7 +37,7 @@ from neuronx_cc.codegen.reductions.reduce_plan import (
 )
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.errors import CompileError
-from neuronx_cc.ir.isa.program import Stream
+from neuronx_cc.ir.isa.program import Space, Stream
 from neuronx_cc.ir.types import FLOATS, itemsize
 from neuronx_cc.passes.analysis.values import identity_of
 
@@ -53,13 +56,14 @@ def lower(context: Context, op: hlo.ReduceOp, step: int) -> None:
             "use sum, product, min, max, and, or, argmin or argmax",
             op.loc,
         )
-    target = context.new_hbm(op.result)
-    context.homes[op.result] = [target]
     operand, init = op.operands
     if hlo.shape_of(operand).size == 0:
-        fill(context, target, init)
+        context.homes[op.result] = [context.new_hbm(op.result)]
+        fill(context, context.homes[op.result][0], init)
         return
     source = context.load_casts.get(operand, operand)
+    target = _target(context, op, context.views(source)[0])
+    context.homes[op.result] = [target]
     found = []
     for view in context.views(source):
         problem = _problem(context, op, opcode, view, target) if view.in_sbuf else None
@@ -81,6 +85,21 @@ def lower(context: Context, op: hlo.ReduceOp, step: int) -> None:
         for tile, value in ((ones, 1.0), (zero, 0.0)):
             context.builder.emit("memset", Stream.VECTOR, [tile], [], imm=[value])
         _Reduce(context, op, view, target, problem, schedule, pool, ones, zero).emit()
+
+
+def _target(context: Context, op: hlo.ReduceOp, source: View) -> View:
+    """The result's home: its dims in the order in which they lie in ``source`` where a DMA would store single elements
+    otherwise, and a copy in the order of the result takes less time.
+    """
+    shape, folded = op.shape, op.dimensions.data
+    kept = [atoms for axis, atoms in enumerate(source.dims) if axis not in folded]
+    apart = max((abs(atom.stride) * atom.size for atoms in kept for atom in atoms), default=0)
+    steps = [[apart if atom.partition else abs(atom.stride) for atom in atoms] for atoms in kept]
+    order = sorted(range(shape.rank), key=lambda axis: (shape.dims[axis] != 1, -min(steps[axis], default=0)))
+    there = outermost(linear(Alloc(Space.HBM, 0, 0), 0, shape.dtype, shape.dims), order)
+    if shape.size < LEAST_ELEMENTS or not pays(context, op.result, there, *direct(context, there)):
+        return context.new_hbm(op.result)
+    return outermost(context.own_hbm(op.result, shape), order)
 
 
 def _problem(context: Context, op: hlo.ReduceOp, opcode: str, view: View, target: View) -> Problem | None:

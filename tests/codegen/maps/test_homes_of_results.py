@@ -11,7 +11,6 @@ from neuronx_cc.codegen.formation.graph import Kernel
 from neuronx_cc.codegen.maps.axes import axes_view
 from neuronx_cc.codegen.maps.plan import _partitions_first
 from neuronx_cc.ir.isa.program import Space
-from neuronx_cc.ir.types import Shape
 
 
 @pytest.mark.parametrize("dims", [(4, 18, 64, 64), (3, 5, 7, 2), (4, 1, 18, 6, 2)])
@@ -23,5 +22,5 @@ def test_an_axis_has_one_stride(dims, joined):
     kernel = Kernel(0, [], tuple(axes), joined=joined)
     home = linear(Alloc(Space.HBM, 0, 0), 0, "u8", dims)
     for axis, size in enumerate(axes):
-        (atom,) = axes_view(_partitions_first(home, Shape("u8", dims), kernel, axis), kernel).dims[axis]
+        (atom,) = axes_view(_partitions_first(home, kernel, axis), kernel).dims[axis]
         assert (atom.size, atom.stride) == (size, prod(axes) // size)
