@@ -13,6 +13,7 @@ What an all-reduce hands to several readers, or to one that does not commute wit
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from math import isfinite
 
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import HloModule
@@ -139,10 +140,8 @@ def _sums_in(value: hlo.SSAValue, place: Place, top: bool = False) -> Sums | Non
         parts = [op.operands[0]]
     elif isinstance(op, hlo.AddOp | hlo.SubtractOp | hlo.ConcatenateOp):
         parts = list(op.operands)
-    elif isinstance(op, hlo.MultiplyOp | hlo.DivideOp) and splat_number(op.operands[1], module) is not None:
-        parts = [op.operands[0]] if _is_float(value) else []
-    elif isinstance(op, hlo.MultiplyOp) and splat_number(op.operands[0], module) is not None:
-        parts = [op.operands[1]]
+    elif isinstance(op, hlo.MultiplyOp | hlo.DivideOp):
+        parts = _scaled(op, module)
     elif isinstance(op, hlo.ConvertOp) and _widens(op):
         parts = [op.operands[0]]
     elif isinstance(op, hlo.DynamicUpdateSliceOp) and all(_is_counted(each, place) for each in op.operands[2:]):
@@ -156,6 +155,21 @@ def _sums_in(value: hlo.SSAValue, place: Place, top: bool = False) -> Sums | Non
     return found if parts else None
 
 
+def _scaled(op: hlo.MultiplyOp | hlo.DivideOp, module: HloModule) -> list[hlo.SSAValue]:
+    """What ``op`` scales, of which a sum may as well be scaled; nothing where there is no such factor or divisor.
+
+    An infinite factor, or a divisor of 0, gives infinities of both signs for parts whose sum has one.
+    """
+    divides = isinstance(op, hlo.DivideOp)
+    if divides and hlo.shape_of(op.results[0]).dtype[0] not in "fb":
+        return []
+    for index in (1,) if divides else (1, 0):
+        number = splat_number(op.operands[index], module)
+        if number is not None and isfinite(number) and (number or not divides):
+            return [op.operands[1 - index]]
+    return []
+
+
 def _adds(op: hlo.AllReduceOp, module: HloModule) -> bool:
     dtype = hlo.shape_of(op.results[0]).dtype
     return combiner_kind(op, module) == "add" and dtype != "pred" and op.replica_groups is not None
@@ -164,10 +178,6 @@ def _adds(op: hlo.AllReduceOp, module: HloModule) -> bool:
 def _groups(op: hlo.AllReduceOp) -> list[tuple[int, ...]]:
     assert op.replica_groups is not None
     return sorted(tuple(sorted(group)) for group in op.replica_groups.data)
-
-
-def _is_float(value: hlo.SSAValue) -> bool:
-    return hlo.shape_of(value).dtype[0] in "fb"
 
 
 def _widens(op: hlo.ConvertOp) -> bool:
