@@ -101,7 +101,7 @@ def _is_narrow(op: hlo.DotOp, lhs: _Side, rhs: _Side, context: PassContext) -> b
         return False
     _, middle, most = sorted((terms, lhs.free, rhs.free))
     columns = context.timing.sizes.columns
-    if lhs.batch and lhs.kept and rhs.kept and most >= columns and middle >= columns // LEAST_DEPTH:
+    if lhs.batch and lhs.kept and rhs.kept and 2 * most >= columns and middle >= columns // LEAST_DEPTH:
         return False  # attentions of few rows have kernels that take several batch indices together
     return op.shape.size > 0 and _on_vector(op, lhs, rhs, context.timing) < _on_tensor(op, lhs, rhs, context)
 

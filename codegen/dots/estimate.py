@@ -174,8 +174,9 @@ def _transfers(problem: Problem, schedule: Schedule, operand: Operand, timing: T
     if operand.home is Home.CONSTANT:
         return timing.transfer(nbytes, timing.long_run)
     if operand.transposed:
-        run = min(schedule.row_bytes, prod(problem.k) * width) * schedule.coming(operand).beside
-        return timing.transfer(nbytes, max(width, run))
+        row = run_of(operand.contracted, width)
+        beside = schedule.coming(operand).beside if row == prod(problem.k) * width else 1
+        return timing.transfer(nbytes, max(width, min(schedule.row_bytes, row) * beside))
     dim = problem.tiled_dim(operand)
     rows = schedule.together if operand is problem.lhs else schedule.rhs.rows
     if dim >= 0 and operand.free[dim].stride != width:

@@ -13,15 +13,17 @@ from neuronx_cc.codegen.dots.contraction import Bound, Contraction, Placed
 from neuronx_cc.codegen.dots.problem import (
     DECODED,
     Home,
+    Problem,
     divisor,
     pe_dtype,
 )
 from neuronx_cc.codegen.dots.statement import problems_of
 from neuronx_cc.codegen.emission.accesses import Alloc
-from neuronx_cc.codegen.emission.views import Atom, View, linear
+from neuronx_cc.codegen.emission.views import Atom, View, coalesce, linear
 from neuronx_cc.codegen.epilogues.arrays import views_of_cast
 from neuronx_cc.codegen.maps.plan import RESIDENT_STEPS, Partitions, partitions_of, resident_view
-from neuronx_cc.codegen.movement.transfer import transfer
+from neuronx_cc.codegen.movement.relayout_plan import LEAST_ELEMENTS, is_long
+from neuronx_cc.codegen.movement.transfer import nanoseconds, transfer
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.program import Space, Stream
 from neuronx_cc.ir.isa.timing import Timing
@@ -253,25 +255,59 @@ def _nest(
     """
     sizes = [hlo.shape_of(operand).size for operand in contraction.op.operands]
     first, second = sorted((0, 1), key=lambda index: (bound[index].view.in_sbuf, sizes[index]))
-    for copies in ((), (first,), (second,), (0, 1)):
+    apart = {index for index, each in enumerate(bound) if _lies_apart(context, contraction, index, each)}
+    found: dict[tuple[int, ...], Sequence[Problem]] = {}
+    ways: tuple[tuple[int, ...], ...] = ((), (first,), (second,), (0, 1))
+    for copies in ways:
+        if found and not apart.issuperset(copies):
+            continue
         wanted = [
             replace(each, view=_dense_view(contraction, index, each)) if index in copies else each
             for index, each in enumerate(bound)
         ]
-        if not problems_of(context, contraction, wanted, out, adds):
-            continue
-        lhs, rhs = (
-            _dense(context, contraction, index, each) if index in copies else each for index, each in enumerate(bound)
-        )
+        if problems := problems_of(context, contraction, wanted, out, adds):
+            found[copies] = problems
+            if apart.issubset(copies):
+                break
+    assert found, "dense arrays nest"
+
+    def nanoseconds_of(copies: tuple[int, ...]) -> float:
+        made = sum(_copied_ns(context, contraction, index, bound[index]) for index in copies)
+        return made + context.planner.time(context.planner.easiest(found[copies]))
+
+    copies = min(found, key=nanoseconds_of) if len(found) > 1 else next(iter(found))
+    lhs, rhs = (
+        _dense(context, contraction, index, each) if index in copies else each for index, each in enumerate(bound)
+    )
+    problems = problems_of(context, contraction, (lhs, rhs), out, adds)
+    assert problems, "copies lie as they were said to"
+    if len(problems[0].segments) > 1 and Home.CONSTANT in (lhs.home, rhs.home):
+        # constants are laid out in equal chunks only
+        lhs, rhs = (_in_hbm(context, each) for each in (lhs, rhs))
         problems = problems_of(context, contraction, (lhs, rhs), out, adds)
-        assert problems, "copies lie as they were said to"
-        if len(problems[0].segments) > 1 and Home.CONSTANT in (lhs.home, rhs.home):
-            # constants are laid out in equal chunks only
-            lhs, rhs = (_in_hbm(context, each) for each in (lhs, rhs))
-            problems = problems_of(context, contraction, (lhs, rhs), out, adds)
-            assert problems, "they lie as before"
-        return Placed(contraction, context.planner.easiest(problems), lhs, rhs, out, adds)
-    raise AssertionError("dense arrays nest")
+        assert problems, "they lie as before"
+    return Placed(contraction, context.planner.easiest(problems), lhs, rhs, out, adds)
+
+
+def _lies_apart(context: Context, contraction: Contraction, index: int, bound: Bound) -> bool:
+    """Whether a large operand in HBM has no runs along its rows or what is contracted that a DMA moves well."""
+    view, size = bound.view, itemsize(bound.view.dtype)
+    if view.in_sbuf or bound.data is not None or bound.staged is not None or view.start.terms:
+        return False
+    if prod(view.shape) < LEAST_ELEMENTS:
+        return False
+    _, rows, contracted = contraction.classes(view, index)
+    last = [coalesce(tuple(atom for atoms in each.dims for atom in atoms))[-1:] for each in (rows, contracted)]
+    runs = [atoms[0].size * size for atoms in last if atoms and atoms[0].stride == size]
+    return not any(is_long(context.timing, run) for run in runs)
+
+
+def _copied_ns(context: Context, contraction: Contraction, index: int, bound: Bound) -> float:
+    """Nanoseconds of a dense copy of an operand."""
+    if bound.view.in_sbuf or bound.data is not None:
+        return context.timing.transfer_latency
+    dense = _dense_view(contraction, index, bound)
+    return nanoseconds(context.builder, dense, bound.view) + context.timing.transfer_latency
 
 
 def _in_hbm(context: Context, bound: Bound) -> Bound:

@@ -43,6 +43,15 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], list[tuple[int, ...]]]] = {
     "result across": (lambda x: (lambda y: (y - y.mean(0)) * 2.0)(jnp.exp(x).T), [(384, 1024)]),
     "sums of transposed": (lambda x: jnp.tanh(x.transpose(0, 2, 1).sum(0)).T, [(8, 196, 512)]),
     "sums of computed": (lambda x: jnp.exp(x).transpose(1, 2, 3, 0).sum(0), [(8, 3, 112, 112)]),
+    "left operand": (
+        lambda x, w: x.transpose(1, 2, 0).reshape(1024, 384) @ w, [(48, 1024, 8), (384, 64)],
+    ),
+    "right operand": (
+        lambda x, w: w @ x.transpose(2, 3, 0, 1).reshape(12, -1), [(19, 64, 12, 17), (64, 12)],
+    ),
+    "short runs of terms": (
+        lambda x, w: w @ x.transpose(2, 1, 0).reshape(16, -1), [(512, 49, 16), (64, 16)],
+    ),
     "bias of attention": (relative, [(2, 4, 256, 64), (2, 4, 256, 64), (256, 256, 4)]),
 }  # fmt: skip
 
