@@ -11,7 +11,7 @@ from neuronx_cc.codegen.emission.builder import Block
 from neuronx_cc.codegen.emission.views import Atom, View, align, linear
 from neuronx_cc.codegen.formation.graph import base
 from neuronx_cc.codegen.maps.axes import full_view, is_small
-from neuronx_cc.codegen.maps.inputs import gathered
+from neuronx_cc.codegen.maps.between import gathered
 from neuronx_cc.codegen.maps.order import partition_dim
 from neuronx_cc.codegen.maps.plan import MapPlan, Partitions, partitions_of, resident_view
 from neuronx_cc.codegen.maps.space import loops_of, streamed_elements

@@ -11,20 +11,16 @@ from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.emission.builder import Affine, Block, emit_over, merge_free
 from neuronx_cc.codegen.emission.tiles import TilePool, tile_in
 from neuronx_cc.codegen.emission.views import Atom
+from neuronx_cc.codegen.maps.between import LEAST_STEPS, gathered
 from neuronx_cc.codegen.maps.plan import is_given, load_stream
 from neuronx_cc.codegen.maps.sections import Sections
 from neuronx_cc.codegen.movement import column_kernel
-from neuronx_cc.codegen.movement.relayout_plan import GAIN, Dim, Extent, as_loaded, direct_ns, is_long, start_of
+from neuronx_cc.codegen.movement.relayout_plan import Extent, start_of
 from neuronx_cc.codegen.movement.transfer import copy
 from neuronx_cc.ir import hlo
-from neuronx_cc.ir.isa.program import MAX_FREE_DIMS, Space, Stream
+from neuronx_cc.ir.isa.program import Space, Stream
 from neuronx_cc.ir.isa.timing import Timing
 from neuronx_cc.ir.types import itemsize
-
-MOST_BETWEEN = 64
-"""How many times its bytes a tile may take with what lies between its elements."""
-LEAST_STEPS = 2
-"""Elements from which it pays to load that, too."""
 
 NARROW, NARROW_MOST = frozenset(["bf16", "f16"]), 2048
 """Element types of rows that stay in SBUF, as they are, and elements up to which they leave tiles enough room."""
@@ -171,104 +167,6 @@ def load(
         column_kernel.copy(context.builder, there.select(dims), here.select(dims), stream)
     full = tuple(Atom(size, 0) if rep else atom for rep, size, atom in zip(repeated, sizes, tile.dims[1:], strict=True))
     return replace(tile, dims=(tile.dims[0], *full))
-
-
-def gathered(timing: Timing, block: Block) -> Extent | None:
-    """How a tile is loaded with what lies between its elements; None where a DMA moves it well without.
-
-    Elements that are contiguous with no other are transfers of their own otherwise, and the ports of SBUF read short
-    steps, also backwards, at full speed .
-    """
-    if block.alloc.space is not Space.HBM:
-        return None
-    minor, size = block.dims[-1], itemsize(block.dtype)
-    if len(block.dims) > 1 and minor.stride == size and is_long(timing, minor.size * size):
-        return None
-    moving = [atom for atom in block.dims[1:] if atom.stride and atom.size > 1]
-    elements = prod(atom.size for atom in moving)
-    if elements < LEAST_STEPS:
-        return None
-    run = size
-    for atom in reversed(moving):
-        if atom.stride != run:
-            break
-        run *= atom.size
-    extent = as_loaded(timing, *_dims(block), size)
-    if extent.nbytes > MOST_BETWEEN * elements * size or len(_steps_of(block, extent)) > MAX_FREE_DIMS:
-        return None
-    partitions = block.dims[0].size
-    alone, together = (
-        direct_ns(timing, partitions * nbytes, length)
-        for nbytes, length in ((elements * size, run), (extent.nbytes, extent.run))
-    )
-    return extent if together * GAIN < alone or (run == size and together < alone) else None
-
-
-def _dims(block: Block) -> tuple[list[Dim], list[int]]:
-    return [Dim(atom.size, 0, atom.stride) for atom in block.dims[1:]], [atom.size for atom in block.dims[1:]]
-
-
-def _steps_of(block: Block, extent: Extent) -> list[Atom]:
-    """The free dims of the tile, merged where one step goes on in the next: reductions take no more than four."""
-    merged: list[Atom] = []
-    for dim, atom in enumerate(block.dims[1:]):
-        step = extent.strides.get(dim, 0) if atom.stride > 0 else -extent.strides.get(dim, 0)
-        if merged and merged[-1].stride == step * atom.size:
-            merged[-1] = Atom(merged[-1].size * atom.size, step)
-        elif atom.size > 1:
-            merged.append(Atom(atom.size, step))
-    return merged
-
-
-def between(timing: Timing, block: Block) -> int:
-    """Bytes that a tile of ``block`` takes for each element, besides the element's own."""
-    extent = gathered(timing, block)
-    if extent is None:
-        return 0
-    elements = prod(atom.size for atom in block.dims[1:] if atom.stride)
-    return max(0, -(-extent.nbytes // elements) - itemsize(block.dtype))
-
-
-def finest(block: Block) -> int:
-    """The free dim of ``block`` whose elements lie closest together."""
-    moving = [dim for dim, atom in enumerate(block.dims[1:]) if atom.stride and atom.size > 1]
-    return min(moving, key=lambda dim: abs(block.dims[dim + 1].stride))
-
-
-def _cut(block: Block, loops: Sequence[tuple[int, int]]) -> Block:
-    """A tile of ``block``: (free dim, step) of ``loops``."""
-    dims = list(block.dims)
-    for dim, step in loops:
-        dims[dim + 1] = replace(dims[dim + 1], size=step)
-    return replace(block, dims=tuple(dims))
-
-
-def gathered_bytes(timing: Timing, blocks: Sequence[Block], loops: Sequence[tuple[int, int]]) -> int:
-    """Bytes a partition of tiles of ``blocks`` that are loaded with what lies between their elements.
-
-    A tile has more of that than the whole block where a looped dim is the minor one in HBM.
-    """
-    extents = [gathered(timing, _cut(block, loops)) for block in blocks]
-    return sum(extent.nbytes for extent in extents if extent is not None)
-
-
-def fit(pool: TilePool, blocks: Sequence[Block], loops: Sequence[tuple[int, int]], nbytes: int, room: int) -> None:
-    """Take fewer buffers, or do without what lies between elements, where tiles of ``blocks`` would not fit with it.
-
-    ``loops`` are (free dim, step), ``nbytes`` what the kernel's tiles take without, but for those of inputs that are
-    repeated in part.
-    """
-    more = gathered_bytes(pool.builder.timing, blocks, loops)
-    for block in blocks:
-        if not all(atom.stride for atom in block.dims[1:]):
-            sizes = _cut(block, loops).dims[1:]
-            nbytes += prod(atom.size for atom in sizes if atom.stride) * itemsize(block.dtype)
-    pool.gathers = nbytes + more <= room
-    if pool.gathers:
-        pool.buffers = max(1, min(pool.buffers, room // (nbytes + more)))
-        if more:
-            # large tiles among small ones: all in one gap
-            pool.builder.sbuf.make_room((nbytes + more) * pool.buffers)
 
 
 def _load_gathered(

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 from math import prod
 
@@ -25,9 +26,11 @@ from neuronx_cc.codegen.maps import inputs as map_inputs
 from neuronx_cc.codegen.maps.ahead import copy_ahead
 from neuronx_cc.codegen.maps.area import Area
 from neuronx_cc.codegen.maps.axes import axes_view
+from neuronx_cc.codegen.maps.between import between, fit, gathered_bytes, loops_around
 from neuronx_cc.codegen.maps.counting import Counting, Starts
 from neuronx_cc.codegen.maps.fusion import Fusion
 from neuronx_cc.codegen.maps.inputs import (
+    column_bytes,
     column_of,
     elements_of,
     is_column,
@@ -56,7 +59,7 @@ from neuronx_cc.codegen.maps.plan import (
 )
 from neuronx_cc.codegen.maps.row_reduction import only_on_vector, reduce_rows, sums_as_made, sums_of
 from neuronx_cc.codegen.maps.sections import emit_sections
-from neuronx_cc.codegen.maps.space import Views, loops_of, tile_space
+from neuronx_cc.codegen.maps.space import Views, tile_space
 from neuronx_cc.codegen.maps.staggered import Staggered
 from neuronx_cc.codegen.maps.tile_size import tile_elements
 from neuronx_cc.codegen.movement.transfer import put
@@ -185,15 +188,15 @@ class _Box:
         ]
         resident = {value for value, block in self.blocks.items() if block.alloc.space is not Space.HBM}
         tiles_of = tiles_alive(self.kernel, [*loaded, *self.plan.iotas], self.dying, {*self.fusion.within}, resident)
-        own = tiles_of.element_bytes
-        streamed = [self.blocks[value] for value in self.inputs if value not in self.plan.transposed]
-        streamed = [block for block in streamed if block.alloc.space is Space.HBM]
-        alive = own + sum(map_inputs.between(self.builder.timing, block) for block in streamed)
+        own, timing, alignment = tiles_of.element_bytes, self.builder.timing, self.builder.sbuf.alignment
+        streamed = [self.blocks[value] for value in self.inputs if value not in {*self.plan.transposed, *resident}]
+        cut = partial(loops_around, timing, streamed, self.sizes, self._whole)
+        alive = own + sum(between(timing, block) for block in streamed)
         room = int(self.builder.sbuf.largest_gap() * 0.95)
         repeated = [value for value in self.inputs if value not in resident and value not in loaded]
         wanted = {value: spread_bytes(self.blocks[value]) for value in self.inputs if self._is_spread(value)}
         others = [value for value in repeated if value not in wanted]
-        least = self._bytes_of(tiles_of, others, smallest := self._loops(streamed, LEAST_TILE))
+        least = self._bytes_of(tiles_of, others, smallest := cut(LEAST_TILE))
         if sum(wanted.values()) > room - least:
             least = self._bytes_of(tiles_of, repeated, smallest)
         rows = kept_in(wanted, room - least)
@@ -201,29 +204,27 @@ class _Box:
         room -= sum(rows.values())
         free = range(1, len(self.sizes) + 1)
         columns = {value: block for value, block in unmirrored(self.blocks) if is_column(block, free)}
-        timing, alignment = self.builder.timing, self.builder.sbuf.alignment
-        taken = {value: up(map_inputs.column_bytes(timing, block), alignment) for value, block in columns.items()}
+        taken = {value: up(column_bytes(timing, block), alignment) for value, block in columns.items()}
         staying = kept_in(taken, room - least)
         room -= sum(staying.values())
-        loops = self._loops(
-            streamed,
+        loops = cut(
             elements := tile_elements(
                 self.builder, self.plan, self.blocks, self.inputs, self.sizes, self.walk, most=room // (2 * alive)
             ),
         )
         while self._bytes_of(tiles_of, repeated, loops) > room and elements > LEAST_TILE:
-            loops = self._loops(streamed, elements := max(LEAST_TILE, elements // 2))
+            loops = cut(elements := max(LEAST_TILE, elements // 2))
         for value in rows:
             if self._is_reread(value, loops) and all(not self.blocks[value].dims[dim + 1].stride for dim, _ in loops):
                 self.blocks[value] = spread_row(self.context, self.pool, value, self.blocks[value], self.partitions)
         steps = [dict(loops).get(dim, size) for dim, size in enumerate(self.sizes)]
         room = max(room, int(self.builder.sbuf.largest_gap() * 0.95) - sum(staying.values()))  # rows are there now
         aligned = max(own * prod(steps), self._bytes_of(tiles_of, (), loops))
-        between = map_inputs.gathered_bytes(self.builder.timing, streamed, loops)
-        self._overlap(loops, steps, own * prod(steps), aligned, between, room, loaded)
+        more = gathered_bytes(timing, streamed, loops)
+        self._overlap(loops, steps, own * prod(steps), aligned, more, room, loaded)
         tiles = UNROLL if self.overlap.interleaved else self.overlap.under_way
-        if loops or own * prod(steps) + between > room:
-            map_inputs.fit(self.loads, streamed, loops, aligned, room // tiles)
+        if loops or own * prod(steps) + more > room:
+            fit(self.loads, streamed, loops, aligned, room // tiles)
         kept = self._keep_columns(loops, staying)
         self.operands.partition_places = defer_partitions(
             self.kernel, self.member, self.blocks, dict(loops), self.fusion, self.context.splat
@@ -235,17 +236,6 @@ class _Box:
             put(self.builder, home.select(varying), column.select(varying), Stream.DMA_STORE)
         for pool in self._pools():
             pool.free()
-
-    def _loops(self, streamed: Sequence[Block], elements: int) -> list[tuple[int, int]]:
-        """(free dim, step) of the loops that leave ``elements`` to a tile.
-
-        Dims whose elements are loaded with what lies between are cut last: a tile of a part would load all of that.
-        """
-        varying = [block for block in streamed if all(atom.stride for atom in block.dims[1:])]
-        kept = {map_inputs.finest(block) for block in varying if map_inputs.gathered(self.builder.timing, block)}
-        whole = self._whole | kept
-        uncut = whole if prod(self.sizes[dim] for dim in whole) <= elements else self._whole
-        return loops_of(self.sizes, uncut, elements)
 
     def _keep_columns(
         self, loops: Sequence[tuple[int, int]], staying: Container[hlo.SSAValue]
@@ -274,9 +264,8 @@ class _Box:
         room: int,
         loaded: Sequence[hlo.SSAValue],
     ) -> None:
-        """How tiles of ``steps`` elements along each free dim follow each other; see ``overlap.Tiles``.
-
-        ``between``: bytes that a tile takes besides for what lies between the elements that are loaded.
+        """How tiles of ``steps`` elements along each free dim follow each other, with ``between`` bytes for what lies
+        between the elements that are loaded; see ``overlap.Tiles``.
         """
         kernel, alignment, counted = self.kernel, self.builder.sbuf.alignment, counted_axes(self.plan)
         streamed = [b for b in self.blocks.values() if b.alloc.space is Space.HBM and all(a.stride for a in b.dims)]
