@@ -14,7 +14,7 @@ from neuronx_cc.codegen.emission.accesses import Alloc
 from neuronx_cc.codegen.emission.builder import Affine, Block
 from neuronx_cc.codegen.emission.memory import Arena
 from neuronx_cc.codegen.emission.views import Atom
-from neuronx_cc.codegen.maps import inputs as map_inputs
+from neuronx_cc.codegen.maps.between import fit
 from neuronx_cc.ir.isa.program import Space
 from neuronx_cc.ir.isa.timing import Timing
 from neuronx_cc.ir.targets import find_machine
@@ -121,11 +121,11 @@ def test_what_lies_between_elements_finds_one_gap() -> None:
     first = arena.allocate(50_000)
     assert first is not None
     arena.free(first)
-    map_inputs.fit(pool, [block], [], 12_000, 114_000)
+    fit(pool, [block], [], 12_000, 114_000)
     assert pool.gathers
     assert arena.allocate(12_000) is not None
     assert arena.allocate(64 * 1024) is not None
-    map_inputs.fit(pool, [block], [], 12_000, 50_000)
+    fit(pool, [block], [], 12_000, 50_000)
     assert not pool.gathers
 
 
