@@ -20,7 +20,7 @@ from neuronx_cc.codegen.dots.watch import Watch
 from neuronx_cc.codegen.emission.accesses import Alloc
 from neuronx_cc.codegen.emission.builder import Affine, Builder
 from neuronx_cc.codegen.emission.fixed import Fixed
-from neuronx_cc.codegen.emission.views import View, coalesce, linear, outermost
+from neuronx_cc.codegen.emission.views import View, coalesce, linear, outermost, unplaced
 from neuronx_cc.codegen.formation.combiners import simple_combiners
 from neuronx_cc.codegen.formation.graph import base, elements, is_load_cast, is_view
 from neuronx_cc.codegen.movement.fill import fill, repeats_one
@@ -435,6 +435,12 @@ def seen_by(value: hlo.SSAValue, view: View) -> View | None:
     for op in reversed(chain):
         found = apply_view(op, found) if found is not None else None
     return found
+
+
+def as_stored(value: hlo.SSAValue) -> View | None:
+    """``value`` as it would lie if the array that it is a view of lay dense in HBM; None if it is no view of that."""
+    shape = hlo.shape_of(base(value))
+    return seen_by(value, unplaced(shape.dtype, shape.dims))
 
 
 def squeezed(view: View) -> View:

@@ -21,7 +21,7 @@ from neuronx_cc.ir.hlo.editing import defining_op, has_one_use, insert_before, o
 from neuronx_cc.passes.analysis.devices import device_counts
 from neuronx_cc.passes.analysis.effects import has_effects
 from neuronx_cc.passes.analysis.trip_count import count, element_of, trip_count
-from neuronx_cc.passes.analysis.values import combiner_kind, splat_number
+from neuronx_cc.passes.analysis.values import combiner_kind, is_float, splat_number
 from neuronx_cc.passes.manager import PassContext
 from neuronx_cc.passes.simplify_control import elements, packed
 
@@ -161,7 +161,7 @@ def _scaled(op: hlo.MultiplyOp | hlo.DivideOp, module: HloModule) -> list[hlo.SS
     An infinite factor, or a divisor of 0, gives infinities of both signs for parts whose sum has one.
     """
     divides = isinstance(op, hlo.DivideOp)
-    if divides and hlo.shape_of(op.results[0]).dtype[0] not in "fb":
+    if divides and not is_float(hlo.shape_of(op.results[0]).dtype):
         return []
     for index in (1,) if divides else (1, 0):
         number = splat_number(op.operands[index], module)

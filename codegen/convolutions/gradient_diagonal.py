@@ -8,7 +8,7 @@ group to the partition that this has in the result.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import prod
 
 from neuronx_cc.codegen.convolutions.gradient_plan import Sum
@@ -51,27 +51,21 @@ class Diagonals:
         mask, wide = self._mask(height, groups), self.tiles.tile("f32", [groups], height, "sums of each group", 1)
         found = self.tiles.tile("f32", [count], height, "diagonals", 2)
         for tile in (wide, found):
-            builder.emit("memset", Stream.VECTOR, [tile], [], imm=[0.0])
+            builder.memset(tile, 0.0)
         for number, (_, bank) in enumerate(sums):
             rows = bank.dims[0]
-            kept, test, goal = (replace(tile, dims=(rows, *tile.dims[1:])) for tile in (wide, mask, found))
+            kept, test, goal = (tile.on_partitions(rows.size) for tile in (wide, mask, found))
             builder.emit("copy_predicated", Stream.VECTOR, [kept], [test, bank])
             row = kept.of((rows, Atom(1, 0), kept.dims[1]))
             builder.emit("tensor_reduce", Stream.VECTOR, [goal.index(1, Affine(number), 1)], [row], ["add"])
         stack = height // groups
         moved = self.tiles.tile("f32", [stack, count], groups, "taps of each group", 2)
-        lanes = Atom(groups, 1, True)
         for tap in range(stack):
-            source = replace(found, partition=tap * groups, dims=(lanes, found.dims[1]))
-            copy(
-                builder,
-                moved.of((lanes, moved.dims[2])).moved(Affine(tap * moved.dims[1].stride)),
-                source,
-                Stream.DMA_STORE,
-            )
+            there = moved.of((moved.dims[0], moved.dims[2])).moved(Affine(tap * moved.dims[1].stride))
+            copy(builder, there, found.on_partitions(groups, tap * groups), Stream.DMA_STORE)
         step = moved.dims[1].stride // 4
         return [
-            moved.moved(Affine(4 * number)).of((lanes, *_apart(sum_.left.taps[1:], 4 * step), Atom(1, 4)))
+            moved.moved(Affine(4 * number)).of((moved.dims[0], *_apart(sum_.left.taps[1:], 4 * step), Atom(1, 4)))
             for number, (sum_, _) in enumerate(sums)
         ]
 
@@ -82,7 +76,7 @@ class Diagonals:
         builder = self.emitter.builder
         mask = self.tiles.tile(MASK, [groups], height, f"same group of {groups}, {height // groups} taps", 1)
         self._masks[height, groups] = mask
-        builder.emit("memset", Stream.GPSIMD, [mask], [], imm=[0])
+        builder.memset(mask, 0)
         for tap in range(height // groups):
             imm = [1, -tap * groups, 1, -1]
             builder.emit("affine_select", Stream.GPSIMD, [mask], [mask], ["not_equal"], imm)

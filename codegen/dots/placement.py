@@ -19,7 +19,7 @@ from neuronx_cc.codegen.dots.problem import (
 )
 from neuronx_cc.codegen.dots.statement import problems_of
 from neuronx_cc.codegen.emission.accesses import Alloc
-from neuronx_cc.codegen.emission.views import Atom, View, coalesce, linear
+from neuronx_cc.codegen.emission.views import Atom, View, coalesce, linear, unplaced
 from neuronx_cc.codegen.epilogues.arrays import views_of_cast
 from neuronx_cc.codegen.maps.plan import RESIDENT_STEPS, Partitions, partitions_of, resident_view
 from neuronx_cc.codegen.movement.relayout_plan import LEAST_ELEMENTS, is_long
@@ -204,8 +204,7 @@ def _array_views(context: Context, contraction: Contraction, bound: Sequence[Bou
     near = {array: view for array in contraction.arrays if (view := _near(context, array, out)) is not None}
     outside = {array: _array_view(context, contraction, array) for array in contraction.arrays if array not in near}
     if near and not out.in_sbuf:
-        hbm = Alloc(Space.HBM, 0, 0)
-        apart = {array: linear(hbm, 0, view.dtype, view.shape) for array, view in near.items()}
+        apart = {array: unplaced(view.dtype, view.shape) for array, view in near.items()}
         times = []
         for views in (near, apart):
             adds = [{**outside, **views}[array] for array in contraction.arrays]

@@ -157,6 +157,11 @@ def linear(alloc: Alloc, start: Affine | int, dtype: str, dims: Sequence[int]) -
     return View(alloc, dtype, Affine() + start, tuple(reversed(atoms)))
 
 
+def unplaced(dtype: str, dims: Sequence[int]) -> View:
+    """A dense row-major array in HBM that has no address yet, for estimates."""
+    return linear(Alloc(Space.HBM, 0, 0), 0, dtype, dims)
+
+
 def outermost(view: View, axes: Sequence[int]) -> View:
     """A dense array in the memory of the dense ``view``, of the same dims, whose dims ``axes`` are the outermost."""
     order = [*axes, *(dim for dim in range(len(view.shape)) if dim not in axes)]

@@ -14,9 +14,8 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from math import prod
 
-from neuronx_cc.codegen.context import Context, seen_by
-from neuronx_cc.codegen.emission.accesses import Alloc
-from neuronx_cc.codegen.emission.views import View, linear
+from neuronx_cc.codegen.context import Context, as_stored
+from neuronx_cc.codegen.emission.views import View
 from neuronx_cc.codegen.epilogues.chain import Chain
 from neuronx_cc.codegen.epilogues.contraction import FLOATS, Contraction
 from neuronx_cc.codegen.epilogues.work import leave
@@ -25,7 +24,7 @@ from neuronx_cc.codegen.maps.elementwise import ACTIVATION, ARITHMETIC
 from neuronx_cc.codegen.residents import RESIDENT_VALUE_SHARE
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo.editing import ops_of
-from neuronx_cc.ir.isa.program import Space, Stream
+from neuronx_cc.ir.isa.program import Stream
 from neuronx_cc.ir.isa.timing import NOTHING, Tile, Timing, Work, total
 from neuronx_cc.ir.types import itemsize
 from neuronx_cc.passes.analysis.stored import is_stored
@@ -159,8 +158,7 @@ def _lies(value: hlo.SSAValue) -> View | None:
     source = base(value)
     if isinstance(source.owner, hlo.IotaOp) or not isinstance(source.type, hlo.ArrayType):
         return None
-    shape = hlo.shape_of(source)
-    return seen_by(value, linear(Alloc(Space.HBM, 0, 0), 0, shape.dtype, shape.dims))
+    return as_stored(value)
 
 
 # ---- whether it is worth it -----------------------------------------------------------------------------------

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from neuronx_cc.codegen.context import Context, seen_by
+from neuronx_cc.codegen.context import Context, as_stored
 from neuronx_cc.codegen.emission.accesses import Alloc
 from neuronx_cc.codegen.emission.builder import Block
-from neuronx_cc.codegen.emission.views import Atom, View, align, linear
-from neuronx_cc.codegen.formation.graph import base
+from neuronx_cc.codegen.emission.views import Atom, View, align
 from neuronx_cc.codegen.maps.axes import full_view, is_small
-from neuronx_cc.codegen.maps.between import gathered
+from neuronx_cc.codegen.maps.between import gathered, run_of
 from neuronx_cc.codegen.maps.order import partition_dim
 from neuronx_cc.codegen.maps.plan import MapPlan, Partitions, partitions_of, resident_view
 from neuronx_cc.codegen.maps.space import loops_of, streamed_elements
@@ -46,8 +45,7 @@ def _stored(context: Context, plan: MapPlan, value: hlo.SSAValue) -> View | None
         return views[0]
     if any(view.in_sbuf and partitions_of(full_view(view, plan.kernel)) == plan.partitions for view in views):
         return None
-    source = hlo.shape_of(base(value))
-    return seen_by(value, linear(Alloc(Space.HBM, 0, 0), 0, source.dtype, source.dims))
+    return as_stored(value)
 
 
 def _loaded_ns(timing: Timing, view: View, shape: Sequence[int], partitions: Partitions) -> float:
@@ -68,11 +66,7 @@ def _loaded_ns(timing: Timing, view: View, shape: Sequence[int], partitions: Par
     tile = [Atom(steps.get(dim, atom.size), atom.stride) for dim, atom in enumerate(free)]
     head = space.atoms[1][at]
     extent = gathered(timing, Block(view.alloc, view.dtype, view.start, (head, *tile)))
-    nbytes, run = prod(atom.size for atom in tile) * size, size
-    for atom in reversed(tile):
-        if atom.stride != run:
-            break
-        run *= atom.size
+    nbytes, run = prod(atom.size for atom in tile) * size, run_of(tile, size)
     if extent is not None:
         nbytes, run = extent.nbytes, extent.run
     tiles = prod(sizes) / prod(atom.size for atom in tile)

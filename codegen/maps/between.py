@@ -21,6 +21,21 @@ LEAST_STEPS = 2
 """Elements from which it pays to load that, too."""
 
 
+def elements_of(block: Block) -> int:
+    """Elements a partition of ``block`` without repetitions."""
+    return prod(atom.size for atom in block.dims[1:] if atom.stride)
+
+
+def run_of(atoms: Sequence[Atom], size: int) -> int:
+    """Bytes that follow each other where a DMA goes through ``atoms``, the last one first, of elements of ``size``."""
+    run = size
+    for atom in reversed(atoms):
+        if atom.stride != run:
+            break
+        run *= atom.size
+    return run
+
+
 def gathered(timing: Timing, block: Block) -> Extent | None:
     """How a tile is loaded with what lies between its elements; None where a DMA moves it well without.
 
@@ -32,15 +47,10 @@ def gathered(timing: Timing, block: Block) -> Extent | None:
     minor, size = block.dims[-1], itemsize(block.dtype)
     if len(block.dims) > 1 and minor.stride == size and is_long(timing, minor.size * size):
         return None
-    moving = [atom for atom in block.dims[1:] if atom.stride and atom.size > 1]
-    elements = prod(atom.size for atom in moving)
+    elements = elements_of(block)
     if elements < LEAST_STEPS:
         return None
-    run = size
-    for atom in reversed(moving):
-        if atom.stride != run:
-            break
-        run *= atom.size
+    run = run_of([block.dims[dim] for dim in block.varying], size)
     extent = as_loaded(timing, *_dims(block), size)
     if extent.nbytes > MOST_BETWEEN * elements * size or len(_steps_of(block, extent)) > MAX_FREE_DIMS:
         return None
@@ -73,14 +83,13 @@ def between(timing: Timing, block: Block) -> int:
     extent = gathered(timing, block)
     if extent is None:
         return 0
-    elements = prod(atom.size for atom in block.dims[1:] if atom.stride)
+    elements = elements_of(block)
     return max(0, -(-extent.nbytes // elements) - itemsize(block.dtype))
 
 
 def finest(block: Block) -> int:
     """The free dim of ``block`` whose elements lie closest together."""
-    moving = [dim for dim, atom in enumerate(block.dims[1:]) if atom.stride and atom.size > 1]
-    return min(moving, key=lambda dim: abs(block.dims[dim + 1].stride))
+    return min(block.varying, key=lambda dim: abs(block.dims[dim].stride)) - 1
 
 
 def loops_around(
@@ -121,8 +130,7 @@ def fit(pool: TilePool, blocks: Sequence[Block], loops: Sequence[tuple[int, int]
     more = gathered_bytes(pool.builder.timing, blocks, loops)
     for block in blocks:
         if not all(atom.stride for atom in block.dims[1:]):
-            sizes = _cut(block, loops).dims[1:]
-            nbytes += prod(atom.size for atom in sizes if atom.stride) * itemsize(block.dtype)
+            nbytes += elements_of(_cut(block, loops)) * itemsize(block.dtype)
     pool.gathers = nbytes + more <= room
     if pool.gathers:
         pool.buffers = max(1, min(pool.buffers, room // (nbytes + more)))

@@ -11,7 +11,7 @@ from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.emission.builder import Affine, Block, emit_over, merge_free
 from neuronx_cc.codegen.emission.tiles import TilePool, tile_in
 from neuronx_cc.codegen.emission.views import Atom
-from neuronx_cc.codegen.maps.between import LEAST_STEPS, gathered
+from neuronx_cc.codegen.maps.between import LEAST_STEPS, elements_of, gathered
 from neuronx_cc.codegen.maps.plan import is_given, load_stream
 from neuronx_cc.codegen.maps.sections import Sections
 from neuronx_cc.codegen.movement import column_kernel
@@ -229,11 +229,6 @@ def _repeat_row(context: Context, pool: TilePool, block: Block, partitions: int,
         builder.emit("multiply_moving", Stream.TENSOR, [part[0]], [part[1]])
     pool.give_back(line)
     return _repeated(target.of((target.dims[0], *line.dims[1:])), block, dims)
-
-
-def elements_of(block: Block) -> int:
-    """Elements a partition of ``block`` without repetitions."""
-    return prod(atom.size for atom in block.dims[1:] if atom.stride)
 
 
 def kept_in(wanted: Mapping[hlo.SSAValue, int], room: int) -> dict[hlo.SSAValue, int]:

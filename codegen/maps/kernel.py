@@ -26,13 +26,12 @@ from neuronx_cc.codegen.maps import inputs as map_inputs
 from neuronx_cc.codegen.maps.ahead import copy_ahead
 from neuronx_cc.codegen.maps.area import Area
 from neuronx_cc.codegen.maps.axes import axes_view
-from neuronx_cc.codegen.maps.between import between, fit, gathered_bytes, loops_around
+from neuronx_cc.codegen.maps.between import between, elements_of, fit, gathered_bytes, loops_around
 from neuronx_cc.codegen.maps.counting import Counting, Starts
 from neuronx_cc.codegen.maps.fusion import Fusion
 from neuronx_cc.codegen.maps.inputs import (
     column_bytes,
     column_of,
-    elements_of,
     is_column,
     is_row,
     keep_column,

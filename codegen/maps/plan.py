@@ -9,7 +9,7 @@ from math import prod
 from neuronx_cc.codegen.context import Context, squeezed
 from neuronx_cc.codegen.emission.accesses import Alloc
 from neuronx_cc.codegen.emission.builder import Block
-from neuronx_cc.codegen.emission.views import Affine, Atom, View, linear, outermost
+from neuronx_cc.codegen.emission.views import Affine, Atom, View, outermost, unplaced
 from neuronx_cc.codegen.formation.graph import Kernel, base, squeeze, trace
 from neuronx_cc.codegen.maps.axes import (
     SMALL_SHARE,
@@ -236,7 +236,7 @@ def choose_input(context: Context, plan: MapPlan, value: hlo.SSAValue) -> View:
     )
     if ready is not None:
         return ready
-    dense = linear(Alloc(Space.HBM, 0, 0), 0, full.dtype, squeeze(hlo.shape_of(value).dims))
+    dense = unplaced(full.dtype, squeeze(hlo.shape_of(value).dims))
     across = lies_across(full_view(dense, plan.kernel), plan.partitions, context.timing)
     if not isinstance(value.owner, hlo.BroadcastOp) and not across:
         return full_view(context.dense(value), plan.kernel)
@@ -407,7 +407,7 @@ def choose_output(context: Context, plan: MapPlan, value: hlo.SSAValue, step: in
             return View(alloc, shape.dtype, Affine(alloc.lo), tuple(() for _ in shape.dims))
     if partitions is None or partitions.inner > 1:
         return context.new_hbm(value)  # neighbours lie on one partition
-    there = _partitions_first(linear(Alloc(Space.HBM, 0, 0), 0, shape.dtype, shape.dims), plan.kernel, partitions.axis)
+    there = _partitions_first(unplaced(shape.dtype, shape.dims), plan.kernel, partitions.axis)
     if not pays(context, value, there, *direct(context, there)):
         return context.new_hbm(value)
     return _partitions_first(context.own_hbm(value, shape), plan.kernel, partitions.axis)

@@ -8,7 +8,7 @@ from math import ceil, prod
 from neuronx_cc.codegen.emission.builder import Block, Builder
 from neuronx_cc.codegen.maps import transposed
 from neuronx_cc.codegen.maps.axes import SMALL_SHARE
-from neuronx_cc.codegen.maps.inputs import elements_of
+from neuronx_cc.codegen.maps.between import elements_of
 from neuronx_cc.codegen.maps.overlap import LONG_BODY, UNROLL
 from neuronx_cc.codegen.maps.plan import MapPlan
 from neuronx_cc.codegen.maps.space import BUFFERS, streamed_elements

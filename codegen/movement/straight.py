@@ -9,13 +9,11 @@ from __future__ import annotations
 from math import prod
 
 from neuronx_cc.codegen.context import Context
-from neuronx_cc.codegen.emission.accesses import Alloc
-from neuronx_cc.codegen.emission.views import View, coalesce, linear
+from neuronx_cc.codegen.emission.views import View, coalesce, unplaced
 from neuronx_cc.codegen.formation.graph import is_view
 from neuronx_cc.codegen.movement.relayout_plan import LEAST_ELEMENTS, dims_of, direct_run, ordered
 from neuronx_cc.codegen.movement.transfer import blocks_of, nanoseconds
 from neuronx_cc.ir import hlo
-from neuronx_cc.ir.isa.program import Space
 from neuronx_cc.ir.types import itemsize
 from neuronx_cc.passes.merge_contracted import MOST_CONTRACTED
 
@@ -50,13 +48,13 @@ def pays(context: Context, value: hlo.SSAValue, view: View, nbytes: int, loaded_
     straight = timing.transfer(nbytes, timing.long_run).bound
     if view.start.terms or view.in_sbuf or loaded_ns <= straight + timing.transfer_latency:
         return False
-    dense = linear(Alloc(Space.HBM, 0, 0), 0, view.dtype, hlo.shape_of(value).dims)
+    dense = unplaced(view.dtype, hlo.shape_of(value).dims)
     return loaded_ns > nanoseconds(context.builder, dense, view) + timing.transfer_latency + straight
 
 
 def direct(context: Context, view: View) -> tuple[int, float]:
     """Bytes of ``view``, and nanoseconds of one DMA between it and a dense array."""
-    dense = linear(Alloc(Space.HBM, 0, 0), 0, view.dtype, view.shape)
+    dense = unplaced(view.dtype, view.shape)
     blocks = blocks_of([dense, view], view.shape)
     nbytes, size = prod(view.shape) * itemsize(view.dtype), itemsize(view.dtype)
     run = size if blocks is None else direct_run(dims_of(*ordered(*blocks)), size)

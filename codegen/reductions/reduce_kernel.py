@@ -11,11 +11,10 @@ from dataclasses import dataclass, field, replace
 from math import prod
 
 from neuronx_cc.codegen.context import Context, squeezed
-from neuronx_cc.codegen.emission.accesses import Alloc
 from neuronx_cc.codegen.emission.builder import Affine, Block, Ring, emit_over, merge_free
 from neuronx_cc.codegen.emission.emitter import Emitter, Splat
 from neuronx_cc.codegen.emission.tiles import TilePool, tile_in
-from neuronx_cc.codegen.emission.views import Atom, View, align, linear, outermost
+from neuronx_cc.codegen.emission.views import Atom, View, align, outermost, unplaced
 from neuronx_cc.codegen.maps import bits, elementwise
 from neuronx_cc.codegen.maps.plan import load_stream
 from neuronx_cc.codegen.maps.row_reduction import reduce_rows
@@ -37,7 +36,7 @@ from neuronx_cc.codegen.reductions.reduce_plan import (
 )
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.errors import CompileError
-from neuronx_cc.ir.isa.program import Space, Stream
+from neuronx_cc.ir.isa.program import Stream
 from neuronx_cc.ir.types import FLOATS, itemsize
 from neuronx_cc.passes.analysis.values import identity_of
 
@@ -96,7 +95,7 @@ def _target(context: Context, op: hlo.ReduceOp, source: View) -> View:
     apart = max((abs(atom.stride) * atom.size for atoms in kept for atom in atoms), default=0)
     steps = [[apart if atom.partition else abs(atom.stride) for atom in atoms] for atoms in kept]
     order = sorted(range(shape.rank), key=lambda axis: (shape.dims[axis] != 1, -min(steps[axis], default=0)))
-    there = outermost(linear(Alloc(Space.HBM, 0, 0), 0, shape.dtype, shape.dims), order)
+    there = outermost(unplaced(shape.dtype, shape.dims), order)
     if shape.size < LEAST_ELEMENTS or not pays(context, op.result, there, *direct(context, there)):
         return context.new_hbm(op.result)
     return outermost(context.own_hbm(op.result, shape), order)
