@@ -1,6 +1,7 @@
 """Torch's own samples of its operators (``op_db``) through ``torch.compile``, compared with eager torch on the CPU.
 
-``python tests/support/torch_ops.py [--samples 2] [--ops REGEX] [--backward] [--dtype float16] [--share 0/2]`` prints a
+``python tests/support/torch_ops.py [--samples 2] [--ops REGEX] [--backward] [--trace] [--dtype float16] [--share 0/2]``
+(``--trace``: through ``neuronx_cc.torch.trace``, which exports, without gradients) prints a
 line for each operator that does not pass, and tables of outcomes and of the reasons for refusals at the end.
 """
 
@@ -12,7 +13,7 @@ import sys
 import time
 import warnings
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +21,7 @@ import torch
 from torch.testing._internal import common_methods_invocations as invocations
 from torch.utils import _pytree as pytree
 
-import neuronx_cc.torch  # noqa: F401
+import neuronx_cc.torch
 from neuronx_cc.ir.errors import NeuronError
 
 # sets the seed inside the function, which dynamo does not trace
@@ -46,6 +47,10 @@ REASONS = {
 """Classes of refusals by what the error says; others are their own."""
 
 
+Compile = Callable[[Any, list[Any], torch.dtype], Callable[..., Any]]
+"""From a function of leaves, examples of these and the type to what computes the same."""
+
+
 @dataclass(frozen=True)
 class Outcome:
     """``kind``: pass, wrong, refused, torch (which cannot do it itself), skipped, broken."""
@@ -62,6 +67,7 @@ def outcomes(
     share: tuple[int, int] = (0, 1),
     dtype: torch.dtype = torch.float32,
     seed: int | None = None,
+    route: Compile | None = None,
 ) -> Iterator[Outcome]:
     """``samples`` of each operator, evenly spaced, or drawn with ``seed``."""
     chosen = [info for info in invocations.op_db if re.search(pattern, info.name)]
@@ -72,7 +78,26 @@ def outcomes(
         elif RANDOM.search(info.name):
             yield Outcome(name, "skipped", "draws random numbers, or gives undefined ones")
         else:
-            yield _operator(name, info, samples, backward, dtype, seed)
+            yield _operator(name, info, samples, backward, dtype, seed, route or compiled)
+
+
+def compiled(function: Any, leaves: list[Any], dtype: torch.dtype) -> Callable[..., Any]:
+    torch._dynamo.reset()
+    result: Any = torch.compile(function, backend="neuron", fullgraph=True, dynamic=False, options=OPTIONS.get(dtype))
+    return result
+
+
+def traced(function: Any, leaves: list[Any], dtype: torch.dtype) -> Callable[..., Any]:
+    """Leaves that are no tensors are the model's own."""
+    places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
+
+    def of_tensors(*tensors: torch.Tensor) -> Any:
+        values = dict(zip(places, tensors, strict=True))
+        return function(*(values.get(place, leaf) for place, leaf in enumerate(leaves)))
+
+    options = {"auto_cast": "none", **OPTIONS.get(dtype, {})}
+    module = neuronx_cc.torch.trace(of_tensors, tuple(leaves[place] for place in places), options)
+    return lambda *values: module(*(values[place] for place in places))
 
 
 def reason(outcome: Outcome) -> str:
@@ -83,7 +108,7 @@ def reason(outcome: Outcome) -> str:
 
 
 def _operator(
-    name: str, info: Any, samples: int, backward: bool, dtype: torch.dtype, seed: int | None = None
+    name: str, info: Any, samples: int, backward: bool, dtype: torch.dtype, seed: int | None, route: Compile
 ) -> Outcome:
     """The first outcome of the operator's samples that is no pass."""
     torch.manual_seed(seed or 0)
@@ -100,7 +125,7 @@ def _operator(
         chosen = random.Random(f"{seed} {name}").sample(given, min(samples, len(given)))
     passed = 0
     for sample in chosen:
-        result = _sample(name, info, sample, wants, dtype)
+        result = _sample(name, info, sample, wants, dtype, route)
         if result.kind != "pass":
             return result
         passed += 1
@@ -112,7 +137,7 @@ def _elements(sample: Any) -> int:
     return sum(leaf.numel() for leaf in leaves if isinstance(leaf, torch.Tensor))
 
 
-def _sample(name: str, info: Any, sample: Any, backward: bool, dtype: torch.dtype) -> Outcome:
+def _sample(name: str, info: Any, sample: Any, backward: bool, dtype: torch.dtype, route: Compile) -> Outcome:
     def function(*values: Any) -> Any:
         given, arguments, keywords = pytree.tree_unflatten(values, spec)
         # eigenvectors and the like count up to what they are free in
@@ -133,11 +158,8 @@ def _sample(name: str, info: Any, sample: Any, backward: bool, dtype: torch.dtyp
         return Outcome(name, "torch", f"eager: {_first(error)}")
     if _difference(again, expected, dtype):
         return Outcome(name, "skipped", "draws random numbers, or gives undefined ones")
-    torch._dynamo.reset()
     try:
-        options = OPTIONS.get(dtype)
-        compiled = torch.compile(function, backend="neuron", fullgraph=True, dynamic=False, options=options)
-        found = _evaluated(compiled, leaves, backward, info.name in UNORDERED)
+        found = _evaluated(route(function, leaves, dtype), leaves, backward, info.name in UNORDERED)
     except Exception as error:
         cause: BaseException | None = error
         while cause is not None and not isinstance(cause, NeuronError):
@@ -221,7 +243,9 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--samples", type=int, default=2)
     parser.add_argument("--ops", default="")
-    parser.add_argument("--backward", action="store_true")
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument("--backward", action="store_true")
+    how.add_argument("--trace", action="store_true")
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--share", default="0/1")
     parser.add_argument("--seed", type=int, help="draws samples and their values")
@@ -233,7 +257,9 @@ def main() -> int:
     counts: Counter[str] = Counter()
     reasons: Counter[str] = Counter()
     started = time.monotonic()
-    for outcome in outcomes(arguments.ops, arguments.samples, arguments.backward, (number, of), dtype, arguments.seed):
+    route = traced if arguments.trace else compiled
+    chosen = (arguments.ops, arguments.samples, arguments.backward, (number, of), dtype, arguments.seed, route)
+    for outcome in outcomes(*chosen):
         counts[outcome.kind] += 1
         if outcome.kind == "refused":
             reasons[reason(outcome)] += 1

@@ -4,23 +4,32 @@
 """
 
 import logging
+import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch._dynamo.convert_frame import compile_lock
-from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
+from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind, OutputSpec
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+from torch.fx.traceback import annotate_fn
 
+import neuronx_cc
 from neuronx_cc.driver.frontends.model import Fixed, Model
 from neuronx_cc.driver.frontends.torch.arrays import shape_of, to_numpy
-from neuronx_cc.driver.frontends.torch.interpreter import draws
+from neuronx_cc.driver.frontends.torch.interpreter import draws, remedy_of
 from neuronx_cc.driver.frontends.torch.lowering import Lowered, lower_graph
 from neuronx_cc.driver.frontends.torch.table import decomposed
-from neuronx_cc.ir.errors import CompileError, UsageError
+from neuronx_cc.ir.errors import NO_LOC, CompileError, Loc, UsageError
+
+TRANSFORMS = "torch._functorch.predispatch"
+"""Where torch keeps what ``torch.func`` is in exported programs."""
 
 
 @contextmanager
@@ -54,10 +63,42 @@ def exported(
 ) -> torch.export.ExportedProgram:
     """``torch.export.export``, of functions too, for one thread at a time: what it traces with is the process's.
 
-    Raises what that raises, and UsageError EARG906 for what cannot be exported.
+    Raises what that raises, UsageError EARG906 for what is no model, and CompileError EVRF001 for programs that
+    depend on values of tensors, with the line of the user's code.
     """
     with compile_lock:
-        return torch.export.export(_as_module(model), arguments, dict(keywords))
+        try:
+            return torch.export.export(_as_module(model), arguments, dict(keywords))
+        except GuardOnDataDependentSymNode as error:
+            said = "what the program does depends on a value of a tensor"
+            raise CompileError("EVRF001", said, BY_BRANCH, _users_line(error)) from error
+        except (DynamicOutputShapeException, DataDependentOutputException) as error:
+            said = f"operator {error.func} of PyTorch is not supported"
+            raise CompileError("EVRF001", said, remedy_of(error.func), _users_line(error)) from error
+        except (AttributeError, RuntimeError) as error:
+            calls = traceback.extract_tb(error.__traceback__)
+            if any("_functorch" in Path(each.filename).parts for each in calls):
+                raise CompileError("EVRF001", *BY_TRANSFORM, _users_line(error)) from error
+            raise
+
+
+BY_TRANSFORM = (
+    "torch cannot export derivatives by torch.func",
+    "torch.autograd.grad has them too, and torch.compile takes torch.func",
+)
+
+BY_BRANCH = (
+    "torch.where or torch.cond chooses between tensors, a size must be a number of Python; "
+    "distributions check their arguments' values unless they are given validate_args=False"
+)
+
+
+def _users_line(error: BaseException) -> Loc:
+    """Of the last call in the traceback that torch and this package do not make themselves."""
+    own = tuple(str(Path(str(module.__file__)).parent) for module in (torch, neuronx_cc))
+    calls = traceback.extract_tb(error.__traceback__)
+    theirs = [each for each in calls if not each.filename.startswith((*own, "<"))]
+    return Loc(source_file=theirs[-1].filename, source_line=theirs[-1].lineno or 0) if theirs else NO_LOC
 
 
 class _Function(torch.nn.Module):
@@ -65,7 +106,8 @@ class _Function(torch.nn.Module):
 
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__()
-        self.function = function
+        # of calls outside of modules, torch keeps the lines in functions with an annotation alone
+        self.function = annotate_fn({})(function)
 
     def forward(self, *arguments: Any, **keywords: Any) -> Any:
         return self.function(*arguments, **keywords)
@@ -102,6 +144,8 @@ def lower_exported(program: torch.export.ExportedProgram, inline_weights: bool =
         with compile_lock, quiet():
             program = decomposed(program)
     except Exception as error:
+        if any(getattr(node.target, "__module__", "") == TRANSFORMS for node in program.graph.nodes):
+            raise CompileError("EVRF001", *BY_TRANSFORM) from error
         # torch computes all shapes anew, and raises what its operators do
         text = " ".join(str(error).split())[:200]
         raise CompileError(
@@ -114,7 +158,8 @@ def lower_exported(program: torch.export.ExportedProgram, inline_weights: bool =
             "the program draws random numbers, and a compiled file has no generator",
             "call eval() on the module before it is exported, or pass the numbers as an input",
         )
-    changed = [spec.target for spec in signature.output_specs if spec.kind is not OutputKind.USER_OUTPUT]
+    results = _without_tokens(program)
+    changed = [spec.target for spec in results if spec.kind is not OutputKind.USER_OUTPUT]
     if changed:
         raise CompileError(
             "EVRF001",
@@ -132,7 +177,7 @@ def lower_exported(program: torch.export.ExportedProgram, inline_weights: bool =
         if spec.kind is InputKind.USER_INPUT and isinstance(value, torch.Tensor):
             inputs[place] = node.name
             values.append(shape_of(value))
-        elif spec.kind is InputKind.USER_INPUT:
+        elif spec.kind in (InputKind.USER_INPUT, InputKind.TOKEN):
             values.append(getattr(spec.arg, "value", None))
         elif inline_weights or spec.kind is InputKind.CONSTANT_TENSOR:
             values.append(_tensor(held, spec.target))
@@ -140,7 +185,7 @@ def lower_exported(program: torch.export.ExportedProgram, inline_weights: bool =
             parameters[place] = node.name
             weights[str(spec.target)] = held[str(spec.target)]
             values.append(shape_of(value))
-    outputs = [spec.arg for spec in signature.output_specs]
+    outputs = [spec.arg for spec in results]
     return LoweredProgram(
         lower_graph(program.graph_module, values, inputs | parameters),
         list(inputs.values()),
@@ -148,6 +193,15 @@ def lower_exported(program: torch.export.ExportedProgram, inline_weights: bool =
         weights,
         [place in inputs for place, spec in enumerate(signature.input_specs) if spec.kind is InputKind.USER_INPUT],
     )
+
+
+def _without_tokens(program: torch.export.ExportedProgram) -> list[OutputSpec]:
+    """What the graph returns but tokens, by which torch orders checks of values; it does not return those any more."""
+    (output,) = program.graph.find_nodes(op="output")
+    pairs = zip(output.args[0], program.graph_signature.output_specs, strict=True)
+    kept = [(node, spec) for node, spec in pairs if spec.kind is not OutputKind.TOKEN]
+    output.args = (tuple(node for node, _ in kept),)
+    return [spec for _, spec in kept]
 
 
 def _tensor(held: dict[str, Any], name: str | None) -> np.ndarray[Any, Any]:

@@ -97,7 +97,7 @@ class Interpreter:
         except NeuronError:
             raise
         except NotImplementedError as error:
-            raise CompileError("EVRF001", f"{name}: {error}", _remedy(target), place.loc) from error
+            raise CompileError("EVRF001", f"{name}: {error}", remedy_of(target), place.loc) from error
         except Exception as error:
             text = " ".join(str(error).split())[:300]
             raise CompileError(
@@ -268,8 +268,9 @@ def refuse_unknown(module: torch.fx.GraphModule) -> None:
             if node.op == "call_function" and not _is_known(node.target, node.args):
                 first = first or node
                 place = str(place_of(node))
-                lines[f"{node.target}" + (f", {place}" if place else "")] = None
-                remedies[_remedy(node.target)] = None
+                target = _computed_by(node)
+                lines[f"{target}" + (f", {place}" if place else "")] = None
+                remedies[remedy_of(target)] = None
     if first is None:
         return
     if len(lines) == 1:
@@ -283,7 +284,13 @@ def refuse_unknown(module: torch.fx.GraphModule) -> None:
     )
 
 
-def _remedy(target: Any) -> str:
+def _computed_by(node: torch.fx.Node) -> Any:
+    """The operator of a node, also of one that stands in order with other effects."""
+    return node.args[1] if str(node.target) == "with_effects" else node.target
+
+
+def remedy_of(target: Any) -> str:
+    """What to write instead of an operator."""
     return BY_VALUES.get(str(target).split(".")[1], REMEDY) if isinstance(target, OpOverload) else REMEDY
 
 

@@ -56,7 +56,10 @@ def _parameters(model: Any) -> list[str]:
     if isinstance(model, torch.export.ExportedProgram):
         return []
     function = model.forward if isinstance(model, torch.nn.Module) else model
-    found = inspect.signature(function).parameters.values()
+    try:
+        found = inspect.signature(function).parameters.values()
+    except ValueError:  # functions of C tell nothing
+        return []
     return [each.name for each in found if each.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
 
 

@@ -47,8 +47,8 @@ class Place:
 
 def place_of(node: torch.fx.Node) -> Place:
     """The innermost line of code that is not torch's own, and the innermost module."""
-    frames = _FRAME.findall(node.meta.get("stack_trace") or "")
-    own = [frame for frame in frames if not frame[0].startswith((TORCH, HERE))] or frames
+    frames = [frame for frame in _FRAME.findall(node.meta.get("stack_trace") or "") if not frame[0].startswith(HERE)]
+    own = [frame for frame in frames if not frame[0].startswith(TORCH)] or frames
     file, line, function = own[-1] if own else ("", "0", "")
     stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack") or {}
     path = next((str(entry[0]) for entry in reversed(list(stack.values())) if entry[0]), "")

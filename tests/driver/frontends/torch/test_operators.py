@@ -54,3 +54,13 @@ def test_the_others_are_computed_or_refused_by_name(dtype, backward, rates):
     bad = [outcome for outcome in found if outcome.kind in ("wrong", "broken")]
     assert not bad, bad
     assert counts["pass"] > least * (counts.total() - counts["skipped"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("pattern", "share"), [("^linalg", (1, 2)), ("", (11, 30))], ids=["linalg", "all"])
+def test_exported_programs_have_the_same_operators(pattern, share, rates):
+    found = list(torch_ops.outcomes(pattern, 1, False, share, route=torch_ops.traced))
+    counts = Counter(each.kind for each in found)
+    rates(f"traced operators {pattern}", counts)
+    assert not [outcome for outcome in found if outcome.kind in ("wrong", "broken")]
+    assert counts["pass"] > 0.8 * (counts.total() - counts["skipped"])
