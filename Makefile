@@ -2,8 +2,8 @@
 # compiler, the native parts (setup.py) are built, and rebuilt when their sources change.
 #
 #   make demo      compile GPT-2 small, run it on the simulated trn1, compare with jaxlib
-#   make test      the tests, without those marked slow (full-size models)
-#   make test-all  all tests
+#   make test      the tests, without those marked slow (full-size models); of one with many parameter sets, six
+#   make test-all  all tests, with all their parameter sets
 #   make test-frameworks  the quick tests of the front ends with PyTorch, its libraries of models, ONNX, Keras and
 #                  TensorFlow (3 GB, more unless pip's index has torch's wheels for CPUs alone)
 #   make test-torch  all of the PyTorch front end's, with models by name
@@ -15,6 +15,9 @@
 #   make docs      the site, in build/docs/html; warnings and broken links are errors
 #   make dist      sdist and wheel, in build/dist
 #   make clean     remove .venv and build
+
+# Python modules are compiled once, not by each process that imports them
+unexport PYTHONDONTWRITEBYTECODE
 
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
@@ -40,7 +43,7 @@ test: $(TEST_TOOLS)
 	$(BIN)/python -m pytest -n $(PYTEST_JOBS) $(PYTEST_ARGUMENTS)
 
 test-all: $(TEST_TOOLS)
-	$(BIN)/python -m pytest -n $(PYTEST_JOBS) -m "not torch" $(PYTEST_ARGUMENTS)
+	$(BIN)/python -m pytest -n $(PYTEST_JOBS) -m "not torch" --cases 0 $(PYTEST_ARGUMENTS)
 
 test-frameworks: $(TEST_TOOLS) $(FRAMEWORKS)
 	$(BIN)/python -m pytest -n $(PYTEST_JOBS) -m "not slow" tests/driver/frontends $(PYTEST_ARGUMENTS)

@@ -3,6 +3,7 @@
 import os
 import sys
 from pathlib import Path
+from zlib import crc32
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -23,6 +24,49 @@ settings.load_profile("repeatable")
 
 # beside the race check, in every test
 os.environ.setdefault("NEURONX_CC_PROVENANCE", "1")
+
+# the oracle's code runs once: optimising it takes longer than running it
+os.environ["XLA_FLAGS"] = " ".join(
+    [
+        os.environ.get("XLA_FLAGS", ""),
+        "--xla_backend_optimization_level=0",
+        "--xla_cpu_parallel_codegen_split_count=1",
+    ]
+)
+
+CASES = 6
+"""Of a test with more parameter sets, those that run where the whole suite does."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--cases",
+        type=int,
+        help=f"of a test with more parameter sets, run this many, always the same; 0: all. Default: {CASES} of the "
+        "whole suite, all of files and folders given by name",
+    )
+
+
+@pytest.hookimpl(trylast=True)  # after those deselected by their marks
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Of each test, the parameter sets whose names hash lowest: spread over products of parameters, and the same ones
+    when others are added.
+    """
+    whole = config.args_source is pytest.Config.ArgsSource.TESTPATHS
+    most = config.option.cases if config.option.cases is not None else CASES if whole else 0
+    if not most:
+        return
+    cases: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    left = {id(each) for some in cases.values() for each in sorted(some, key=_hashed)[most:]}
+    if left:
+        config.hook.pytest_deselected(items=[item for item in items if id(item) in left])
+        items[:] = [item for item in items if id(item) not in left]
+
+
+def _hashed(item: pytest.Item) -> tuple[int, str]:
+    return crc32(item.nodeid.encode()), item.nodeid
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -131,7 +131,6 @@ class _Box:
         self.loads = self.stores = self.pool
         """What is loaded and stored has memory of its own where several tiles are under way together."""
         self.overlap = Overlap(1)
-        """How tiles follow each other."""
         self.inputs = list(area.inputs)
         self.dying: dict[int, list[hlo.SSAValue]] = {}
         """Op number -> values that nothing after it reads."""
@@ -153,6 +152,8 @@ class _Box:
         self.turner: transposed.Turner | None = None
         self.counting = Counting(self.builder, self.pool, tiles, area.origin)
         self.fusion = Fusion(context, self.kernel, member, area.outputs, self._is_scale, self._is_loaded)
+        self.ops = sum(op not in self.fusion and not self.kernel.is_row(op.shape) for op in self.kernel.ops)
+        """That are emitted for all elements."""
         self.sums = sums_of(context, self.kernel, member)
         self._signed = frozenset(operand for op in self.kernel.ops if tells_zeros(op) for operand in op.operands)
         """Operands whose zeros' signs show in what is computed."""
@@ -208,7 +209,7 @@ class _Box:
         room -= sum(staying.values())
         loops = cut(
             elements := tile_elements(
-                self.builder, self.plan, self.blocks, self.inputs, self.sizes, self.walk, most=room // (2 * alive)
+                self.builder, self.plan, self.blocks, self.inputs, self.sizes, self.walk, self.ops, room // (2 * alive)
             ),
         )
         while self._bytes_of(tiles_of, repeated, loops) > room and elements > LEAST_TILE:
@@ -283,7 +284,7 @@ class _Box:
             sizes=tuple(self.sizes),
             steps=tuple(steps),
             reduced=tuple(self.reduced),
-            ops=sum(op not in self.fusion and not kernel.is_row(op.shape) for op in kernel.ops),
+            ops=self.ops,
             streamed=sum(itemsize(block.dtype) for block in streamed) * self.partitions,
             independent=not self.plan.transposed and not counted,
             least=least + between,

@@ -22,7 +22,7 @@ from neuronx_cc.codegen.maps.axes import (
     value_view,
 )
 from neuronx_cc.codegen.movement.straight import direct, pays
-from neuronx_cc.codegen.movement.transfer import transfer
+from neuronx_cc.codegen.movement.transfer import stored_ns, transfer
 from neuronx_cc.codegen.movement.transpose_kernel import turn_squares
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.program import Space, Stream
@@ -408,7 +408,12 @@ def choose_output(context: Context, plan: MapPlan, value: hlo.SSAValue, step: in
     if partitions is None or partitions.inner > 1:
         return context.new_hbm(value)  # neighbours lie on one partition
     there = _partitions_first(unplaced(shape.dtype, shape.dims), plan.kernel, partitions.axis)
-    if not pays(context, value, there, *direct(context, there)):
+    nbytes, ns = direct(context, there)
+    if plan.kernel.is_row(shape):
+        whole = [size - size % partitions.size * (axis == partitions.axis) for axis, size in enumerate(dims)]
+        tile = resident_view(Alloc(Space.SBUF, 0, 0), shape.dtype, whole, partitions)
+        ns = min(ns, stored_ns(context.builder, unplaced(shape.dtype, whole), tile))
+    if not pays(context, value, there, nbytes, ns):
         return context.new_hbm(value)
     return _partitions_first(context.own_hbm(value, shape), plan.kernel, partitions.axis)
 

@@ -8,12 +8,13 @@ from math import ceil, prod
 from neuronx_cc.codegen.emission.builder import Block, Builder
 from neuronx_cc.codegen.maps import transposed
 from neuronx_cc.codegen.maps.axes import SMALL_SHARE
-from neuronx_cc.codegen.maps.between import elements_of
+from neuronx_cc.codegen.maps.between import elements_of, run_of
 from neuronx_cc.codegen.maps.overlap import LONG_BODY, UNROLL
 from neuronx_cc.codegen.maps.plan import MapPlan
 from neuronx_cc.codegen.maps.space import BUFFERS, streamed_elements
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.program import Space, Stream
+from neuronx_cc.ir.isa.timing import Stage, Timing, total
 from neuronx_cc.ir.types import itemsize
 
 TILE_SHARE = (6, 11)
@@ -30,9 +31,13 @@ def tile_elements(
     inputs: Sequence[hlo.SSAValue],
     sizes: Sequence[int],
     walk: Sequence[int],
+    ops: int,
     most: int,
 ) -> int:
-    """Small tiles overlap, large ones amortise; ``most`` fit. ``sizes``: of the free dims; ``walk``: those scanned."""
+    """Small tiles overlap, large ones amortise; ``most`` fit.
+
+    ``sizes``: of the free dims; ``walk``: those scanned; ``ops``: that are emitted for all elements.
+    """
     timing, kernel = builder.timing, plan.kernel
     moved = [block for block in blocks.values() if block.alloc.space is Space.HBM and block.dims[0].stride]
     whole = prod(sizes)
@@ -58,8 +63,32 @@ def tile_elements(
     least = ceil(timing.latency(Stream.VECTOR) / timing.cycle(Stream.VECTOR))
     if len(kernel.ops) > 1 and whole > least:
         tiles = UNROLL if len(kernel.ops) < LONG_BODY else UNROLL // 2
+        if moved:
+            loads = [blocks[value] for value in inputs if blocks[value] in moved]
+            tiles = _tiles(timing, loads, [block for block in moved if block not in loads], whole, ops, tiles)
         return min(fits, max(least, -(-whole // tiles)))
     return fits
+
+
+def _tiles(timing: Timing, loads: Sequence[Block], stores: Sequence[Block], whole: int, ops: int, most: int) -> int:
+    """Tiles, at most ``most``, of ``whole`` elements a partition of least estimated time: runs get short."""
+
+    def moving(blocks: Sequence[Block], tiles: int, way: str) -> Stage:
+        works = []
+        for block in blocks:
+            size = itemsize(block.dtype)
+            nbytes = ceil(elements_of(block) / tiles) * size
+            run = min(nbytes, run_of([block.dims[dim] for dim in block.varying], size))
+            works.append(timing.transfer(block.dims[0].size * nbytes, run, way))
+        return Stage(total(works), timing.transfer_latency)
+
+    def time(tiles: int) -> float:
+        work = timing.engine("activation", Stream.SCALAR, ceil(whole / tiles), alu=("copy",)).times(ops)
+        worked = Stage(work, ops * timing.latency(Stream.SCALAR))
+        stages = [moving(loads, tiles, "read"), worked, moving(stores, tiles, "write")]
+        return timing.pipeline([stage for stage in stages if stage.work.bound], tiles, tiles)
+
+    return min(range(1, most + 1), key=time)
 
 
 def _alike(blocks: Sequence[Block], sizes: Sequence[int], most: int) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
+from math import inf, prod
 
 from neuronx_cc.codegen.emission.builder import Block, Builder, emit_over
 from neuronx_cc.codegen.emission.views import Atom, View, align
@@ -103,7 +103,19 @@ def _quickest(builder: Builder, target: Block, source: Block) -> tuple[float, re
 def nanoseconds(builder: Builder, target: View, source: View) -> float:
     """Time of a copy between two views in HBM; infinite where no DMA expresses it."""
     blocks = blocks_of([target, source], source.shape)
-    return float("inf") if blocks is None else _quickest(builder, *blocks)[0]
+    return inf if blocks is None else _quickest(builder, *blocks)[0]
+
+
+def stored_ns(builder: Builder, target: View, source: View) -> float:
+    """Time of ``put`` of what lies on chip; infinite where no DMA expresses it."""
+    blocks = blocks_of([target, source], source.shape)
+    if blocks is None:
+        return inf
+    there, here = blocks
+    run = relayout_plan.direct_run(relayout_plan.dims_of(*relayout_plan.ordered(there, here)), itemsize(there.dtype))
+    least = relayout_plan.direct_ns(builder.timing, prod(source.shape) * itemsize(there.dtype), run)
+    ns = crossed.nanoseconds(builder.timing, there, here) if is_crossed(builder, there, here, least) else None
+    return least if ns is None else ns
 
 
 def put(builder: Builder, target: Block, source: Block, stream: Stream) -> None:

@@ -55,6 +55,7 @@ def linalg_outcomes():
     return json.loads(done.stdout)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", LINALG_CASES)
 def test_factorisation(linalg_outcomes, case):
     assert linalg_outcomes[case] == ""
