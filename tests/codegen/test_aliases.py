@@ -441,7 +441,7 @@ def test_random_modules(text: str) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(text=whole_number_modules())
 def test_many_random_modules(text: str) -> None:
     check_random(text)

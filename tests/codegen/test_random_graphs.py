@@ -27,7 +27,7 @@ def test_small_modules(text: str) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=1000)
+@settings(max_examples=400)
 @given(text=whole_number_modules())
 def test_many_small_modules(text: str) -> None:
     check(text)
@@ -40,7 +40,7 @@ def test_small_modules_of_all_kinds(text: str) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=400)
+@settings(max_examples=150)
 @given(text=mixed_modules())
 def test_many_small_modules_of_all_kinds(text: str) -> None:
     check(text)

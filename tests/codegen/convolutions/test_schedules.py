@@ -137,6 +137,6 @@ def test_estimates_are_near_the_clock() -> None:
 
 @pytest.mark.slow
 def test_the_chosen_schedule_is_near_the_best() -> None:
-    regrets = [found for drawn in draw(8, 3, SMALL) if (found := regret(drawn)) is not None]
+    regrets = [found for drawn in draw(4, 3, SMALL) if (found := regret(drawn)) is not None]
     assert median(regrets) <= 1.1
     assert max(regrets) <= 1.6
