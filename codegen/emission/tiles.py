@@ -19,9 +19,6 @@ class TilePool:
     name: str
     buffers: int = 1
     """Buffers of each tile: more than one lets iterations overlap."""
-    spare: int = 0
-    """Bytes of one more tile for which there is room: the first of this size that could take the memory of another does
-    not, so that what is loaded next need not wait until results are stored."""
     gathers: bool = True
     """Whether there is room for what lies between the elements of operands in HBM."""
     _rings: list[Ring] = field(default_factory=list)
@@ -44,22 +41,19 @@ class TilePool:
     def tile(self, sizes: Sequence[int], dtype: str, partitions: int) -> Block:
         """An uninitialised tile [partitions, sizes...], dense in its free dims."""
         nbytes = max(64, -(-prod(sizes) * itemsize(dtype) // 64) * 64)
-        if nbytes == self.spare and self._idle.get(nbytes):
-            ring, self.spare = self.ring(nbytes, self.buffers), 0
-        else:
-            ring = self._idle_of(nbytes) or self.ring(nbytes, self.buffers)
+        ring = self._idle_of(nbytes) or self.ring(nbytes, self.buffers)
         self._lent[id(ring.alloc)] = ring
         return tile_in(self.builder, ring, sizes, dtype, partitions)
 
     def _idle_of(self, nbytes: int) -> Ring | None:
-        """A ring given back: of just this size, or where there is no room for one more, the next larger one.
+        """A ring given back: of about this size, or where there is no room for one more, a larger one.
 
         So the rest of a dim that tiles do not divide needs no memory beside that of the full tiles. Of several, that
         whose next buffer was given back first: engines are done before a transfer is.
         """
         larger = [size for size, rings in self._idle.items() if rings and size >= nbytes]
         size = min(larger, default=0)
-        if not size or (size > nbytes and self.builder.sbuf.largest_gap() >= nbytes):
+        if not size or (4 * size > 5 * nbytes and self.builder.sbuf.largest_gap() >= nbytes):
             return None
         first = min(self._idle[size], key=self._left_at)
         self._idle[size].remove(first)

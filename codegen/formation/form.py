@@ -30,11 +30,9 @@ from neuronx_cc.codegen.formation.graph import (
 )
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo.editing import ops_of, replace
-from neuronx_cc.ir.machine import Sizes
 from neuronx_cc.ir.scans import Scan, scan_of
 from neuronx_cc.passes.analysis.effects import has_effects
 from neuronx_cc.passes.cse import key_of
-from neuronx_cc.passes.split_long_rows import longest_row
 
 MAX_SHARED_OPS = 24
 """Ops of a kernel that takes in another chain because it reads the same operand; its tiles must fit SBUF."""
@@ -59,7 +57,7 @@ def form(
     last: dict[hlo.HloOp, tuple[Sequence[hlo.HloOp], object]] = {ops[-1]: (ops, what) for ops, what in together}
     last |= {ops[-1]: ((op, *ops), None) for op, ops in epilogues.items()}
     inside = inside | {op for ops, _ in last.values() for op in ops}
-    formation = _Formation(context.combiners, late - inside, context.sizes)
+    formation = _Formation(context.combiners, late - inside)
     for op in ops_of(computation.block):
         if op in last:
             formation.place_together(*last[op])
@@ -81,8 +79,7 @@ def inside_of(attentions: Sequence[Attention]) -> set[hlo.Operation]:
 class _Formation:
     """The kernels so far. ``place`` takes the ops in order, but those of ``late``, which come with their users."""
 
-    def __init__(self, combiner_of: Mapping[str, str], late: Set[hlo.Operation], sizes: Sizes) -> None:
-        self.longest_row = longest_row(sizes)
+    def __init__(self, combiner_of: Mapping[str, str], late: Set[hlo.Operation]) -> None:
         self.combiner_of = combiner_of
         self.late = late
         self.kernels: list[Kernel] = []
@@ -194,7 +191,7 @@ class _Formation:
         count = suffix_reduction(op)
         dims = squeeze(hlo.shape_of(op.operands[0]).dims)
         row = prod(dims[len(dims) - count :])
-        fits = count and 0 < row <= self.longest_row and op.to_apply.data[0] in self.combiner_of
+        fits = count and row and op.to_apply.data[0] in self.combiner_of
         return count if fits and (prod(dims) // row >= 32 or row <= 2048) else 0
 
     def _reduce(self, op: hlo.ReduceOp, count: int, kernel: Kernel | None) -> None:

@@ -13,7 +13,6 @@ from neuronx_cc.codegen.emission.tiles import TilePool, tile_in
 from neuronx_cc.codegen.emission.views import Atom
 from neuronx_cc.codegen.maps.between import LEAST_STEPS, elements_of, gathered
 from neuronx_cc.codegen.maps.plan import is_given, load_stream
-from neuronx_cc.codegen.maps.sections import Sections
 from neuronx_cc.codegen.movement import column_kernel
 from neuronx_cc.codegen.movement.relayout_plan import Extent, start_of
 from neuronx_cc.codegen.movement.transfer import copy
@@ -41,7 +40,6 @@ def load_all(
     blocks: Mapping[hlo.SSAValue, Block],
     partitions: int,
     zero_signs_matter: Callable[[hlo.SSAValue], bool],
-    sections: Sections | None = None,
 ) -> dict[hlo.SSAValue, Block]:
     """The tiles of all inputs. Elements that lie between those of others, as odd ones between even ones, come along."""
     found: dict[hlo.SSAValue, Block] = {}
@@ -59,7 +57,7 @@ def load_all(
         extent = gathered(context.timing, block) if other is not None and pool.gathers else None
         waiting.remove(value)
         if other is None or extent is None or extent.outside or is_given(value) != is_given(other):
-            found[value] = load(context, pool, value, block, partitions, zero_signs_matter(value), sections)
+            found[value] = load(context, pool, value, block, partitions, zero_signs_matter(value))
             loaded.add(block, found[value])
             continue
         waiting.remove(other)
@@ -145,7 +143,6 @@ def load(
     block: Block,
     partitions: int,
     zero_signs_matter: bool,
-    sections: Sections | None = None,
 ) -> Block:
     """The tile of an input: in place when resident, else loaded without its repetitions."""
     if block.alloc.space is not Space.HBM:
@@ -162,9 +159,7 @@ def load(
         return _load_gathered(context, pool.tile, block, partitions, stream, extent)
     tile = pool.tile([1 if rep else size for rep, size in zip(repeated, sizes, strict=True)], block.dtype, partitions)
     dims = [0, *(dim + 1 for dim, rep in enumerate(repeated) if not rep)]
-    whole = sections is None or repeated[sections.dim - 1]
-    for there, here in [(tile, block)] if whole or sections is None else sections.of(tile, block):
-        column_kernel.copy(context.builder, there.select(dims), here.select(dims), stream)
+    column_kernel.copy(context.builder, tile.select(dims), block.select(dims), stream)
     full = tuple(Atom(size, 0) if rep else atom for rep, size, atom in zip(repeated, sizes, tile.dims[1:], strict=True))
     return replace(tile, dims=(tile.dims[0], *full))
 

@@ -9,7 +9,7 @@ outputs are written where they will stay resident, or stored.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain
@@ -17,16 +17,14 @@ from math import prod
 
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.emission.builder import Block
-from neuronx_cc.codegen.emission.emitter import Deferred, Emitter, Readable, Splat
 from neuronx_cc.codegen.emission.tiles import TilePool
-from neuronx_cc.codegen.emission.views import Atom
 from neuronx_cc.codegen.formation.graph import Kernel, trace
-from neuronx_cc.codegen.maps import elementwise, scan_rows, transposed
-from neuronx_cc.codegen.maps import inputs as map_inputs
+from neuronx_cc.codegen.maps import transposed
 from neuronx_cc.codegen.maps.ahead import copy_ahead
 from neuronx_cc.codegen.maps.area import Area
 from neuronx_cc.codegen.maps.axes import axes_view
-from neuronx_cc.codegen.maps.between import between, elements_of, fit, gathered_bytes, loops_around
+from neuronx_cc.codegen.maps.between import between, elements_of, fit, gathered, gathered_bytes, loops_around
+from neuronx_cc.codegen.maps.body import Blocks, Body, Round
 from neuronx_cc.codegen.maps.counting import Counting, Starts
 from neuronx_cc.codegen.maps.fusion import Fusion
 from neuronx_cc.codegen.maps.inputs import (
@@ -45,7 +43,7 @@ from neuronx_cc.codegen.maps.joined import choose_plan
 from neuronx_cc.codegen.maps.lifetimes import Alive, Member, last_uses, tiles_alive, up
 from neuronx_cc.codegen.maps.operands import Operands
 from neuronx_cc.codegen.maps.overlap import BODY, UNROLL, Overlap, Tiles, overlap_of, tile_count
-from neuronx_cc.codegen.maps.partitions import defer_partitions, rows_of
+from neuronx_cc.codegen.maps.partitions import defer_partitions
 from neuronx_cc.codegen.maps.parts import LEAST_TILE, fitting, too_long
 from neuronx_cc.codegen.maps.plan import (
     MapPlan,
@@ -56,20 +54,23 @@ from neuronx_cc.codegen.maps.plan import (
     partition_divisor,
     results_of,
 )
-from neuronx_cc.codegen.maps.row_reduction import only_on_vector, reduce_rows, sums_as_made, sums_of
-from neuronx_cc.codegen.maps.sections import emit_sections
-from neuronx_cc.codegen.maps.space import Views, tile_space
+from neuronx_cc.codegen.maps.row_reduction import sums_of
+from neuronx_cc.codegen.maps.space import Views, loops_of, tile_space
+from neuronx_cc.codegen.maps.staged import Sections
+from neuronx_cc.codegen.maps.stages import choose as choose_stages
+from neuronx_cc.codegen.maps.stages import stages_of
 from neuronx_cc.codegen.maps.staggered import Staggered
 from neuronx_cc.codegen.maps.tile_size import tile_elements
 from neuronx_cc.codegen.movement.transfer import put
 from neuronx_cc.codegen.reductions import reduce_kernel
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.program import Space, Stream
-from neuronx_cc.ir.isa.timing import Timing
-from neuronx_cc.ir.scans import scan_of
 from neuronx_cc.ir.types import itemsize
-from neuronx_cc.passes.analysis.values import identity_of
 
+Tile = Callable[[Starts, Blocks], Iterator[None]]
+"""Emits the tile of blocks that starts there, step by step."""
+STAGED = 1.5
+"""Tiles of whole rows for which there has to be room, else rows are taken in stages."""
 SPREAD_TILES = 4
 """Tiles of a reduction from which it pays to repeat a row over the partitions once, which stays there."""
 LEAST_SCALED = 64
@@ -135,7 +136,7 @@ class _Box:
         self.dying: dict[int, list[hlo.SSAValue]] = {}
         """Op number -> values that nothing after it reads."""
         arrays = {**area.inputs, **area.outputs}
-        tiles = tile_space(context, plan, area.shape, arrays, counted_axes(self.plan), area.part)
+        self.tiles = tiles = tile_space(context, plan, area.shape, arrays, counted_axes(self.plan), area.part)
         assert all(tiles.blocks[value].alloc is view.alloc for value, view in area.outputs.items()), "written at home"
         self.sizes, self.reduced, self.walk, self.partitions = tiles.sizes, tiles.reduced, tiles.walk, tiles.partitions
         self.blocks = tiles.blocks
@@ -181,6 +182,9 @@ class _Box:
     def emit(self) -> None:
         self.dying = last_uses(self.kernel, self.member, self.fusion.within)
         self.turner = transposed.Turner.of(self.context, self.pool, self.plan)
+        if self._are_long():
+            self._emit_stages()
+            return
         loaded = [
             value
             for value in self.inputs
@@ -230,12 +234,90 @@ class _Box:
             self.kernel, self.member, self.blocks, dict(loops), self.fusion, self.context.splat
         )
         self.dying = last_uses(self.kernel, self.member, self.fusion.within)
-        self._nest(loops, {}, self.blocks)
+        body = self._body()
+        kernel, iotas = self.kernel, self.plan.iotas
+        self._nest(
+            loops,
+            {},
+            self.blocks,
+            lambda starts, blocks: body.steps(starts, blocks, Round(kernel.ops, self.dying, self.inputs, iotas)),
+        )
+        self._end(kept)
+
+    def _end(self, kept: Sequence[tuple[Block, Block]]) -> None:
+        """Store columns that stayed (home, tile), and free all tiles."""
         for home, column in kept:
             varying = [0, *(dim for dim, atom in enumerate(home.dims) if dim and atom.stride)]
             put(self.builder, home.select(varying), column.select(varying), Stream.DMA_STORE)
         for pool in self._pools():
             pool.free()
+
+    def _body(self) -> Body:
+        return Body(
+            self.context,
+            self.plan,
+            self.member,
+            self.tiles,
+            self.fusion,
+            self.operands,
+            self.inputs,
+            self.sums,
+            self._signed,
+            self.counting,
+            self.turner,
+            self.pool,
+            self.loads,
+            self.stores,
+        )
+
+    def _are_long(self) -> bool:
+        """Whether ``STAGED`` tiles of whole rows do not fit."""
+        if not self.kernel.reduced or self.kernel.scanned >= 0:
+            return False
+        inputs = [value for value in self.inputs if self.blocks[value].alloc.space is Space.HBM]
+        resident = {value for value, block in self.blocks.items() if block.alloc.space is not Space.HBM}
+        alive = tiles_alive(self.kernel, [*self.plan.iotas], self.dying, {*self.fusion.within}, resident)
+        rows = loops_of(self.sizes, self._whole, 1)
+        return STAGED * self._bytes_of(alive, inputs, rows) > self.builder.sbuf.largest_gap() * 0.95
+
+    def _emit_stages(self) -> None:
+        """Emit long rows stage by stage: operands that rows have in common and columns stay if there is room enough."""
+        alignment, timing, kernel = self.builder.sbuf.alignment, self.builder.timing, self.kernel
+        folded = {dim for dim, reduced in enumerate(self.reduced) if reduced}
+        loops = loops_of(self.sizes, folded, 1)
+        room = self.builder.sbuf.largest_gap()
+        columns = {v: block for v, block in unmirrored(self.blocks) if is_column(block, range(1, len(self.sizes) + 1))}
+        staying = kept_in({v: up(column_bytes(timing, block), alignment) for v, block in columns.items()}, room // 8)
+        rows = {value: spread_bytes(self.blocks[value]) for value in self.inputs if self._is_spread(value)}
+        for value in kept_in(rows, room // 3):
+            if self._is_reread(value, loops) and all(not self.blocks[value].dims[dim + 1].stride for dim, _ in loops):
+                self.blocks[value] = spread_row(self.context, self.pool, value, self.blocks[value], self.partitions)
+        kept = self._keep_columns(loops, staying)
+        self.operands.partition_places = defer_partitions(
+            kernel, self.member, self.blocks, dict(loops), self.fusion, self.context.splat
+        )
+        on_chip = {value for value, block in self.blocks.items() if block.alloc.space is not Space.HBM}
+        along = {
+            value: self.blocks[value]
+            for value in self.inputs
+            if value not in on_chip and any(self.blocks[value].dims[dim + 1].stride for dim in folded)
+        }
+        loaded = {
+            value: all(atom.stride for atom in block.dims[1:]) and gathered(timing, block) is None
+            for value, block in along.items()
+        } | dict.fromkeys(self.plan.iotas, False)
+        wanted = {value for value in self.blocks if value not in self.inputs}
+        stages = stages_of(kernel, self.member, self.fusion, wanted, on_chip)
+        sizes = [size if reduced else 1 for size, reduced in zip(self.sizes, self.reduced, strict=True)]
+        room = int(self.builder.sbuf.largest_gap() * 0.9)
+        staged = choose_stages(kernel, stages, timing, sizes, loaded, {*self.fusion.within}, room, alignment)
+        self.pool.buffers = staged.buffers
+        more = gathered_bytes(timing, [*along.values()], [*loops, *staged.loops])
+        self.pool.gathers = more * staged.buffers * (staged.under_way + 1) <= room // 2
+        with TilePool(self.builder, self.pool.name, max(1, staged.kept_buffers)) as held:
+            sections = Sections(self._body(), staged, held)
+            self._nest(loops, {}, self.blocks, sections.steps)
+        self._end(kept)
 
     def _keep_columns(
         self, loops: Sequence[tuple[int, int]], staying: Container[hlo.SSAValue]
@@ -290,15 +372,13 @@ class _Box:
             least=least + between,
             aligned=aligned + between,
             room=room,
-            loaded=max(read, default=0),
             read=sum(read) + between,
             made=self._bytes_of(made, (), loops),
             written=sum(nbytes for value, nbytes in stored.items() if value in at_once),
             kept=sum(nbytes for value, nbytes in stored.items() if value not in at_once),
-            f32=up(itemsize("f32") * prod(steps), alignment),
         )
         self.overlap = overlap_of(tiles, self.builder.timing)
-        self.pool.buffers, self.pool.spare = self.overlap.buffers, self.overlap.spare
+        self.pool.buffers = self.overlap.buffers
         if self.overlap.loading:
             self.loads = TilePool(self.builder, self.pool.name, self.overlap.loading)
             self.stores = TilePool(self.builder, self.pool.name, self.overlap.storing)
@@ -318,7 +398,7 @@ class _Box:
     def _is_spread(self, value: hlo.SSAValue) -> bool:
         """Whether ``value`` is a row that all partitions read in the same tiles again and again."""
         folds = self.kernel.scanned >= 0 or self.kernel.reduced > 0
-        return folds and self.partitions > 8 and is_row(self.blocks[value]) and not self._shows_zero_sign(value)
+        return folds and self.partitions > 8 and is_row(self.blocks[value]) and value not in self._signed
 
     def _is_reread(self, value: hlo.SSAValue, loops: Sequence[tuple[int, int]]) -> bool:
         """Whether scans or many tiles read such a row, or several one that is too long to be repeated for each."""
@@ -326,14 +406,14 @@ class _Box:
         long = elements_of(self.blocks[value]) > 2 * self.builder.sizes.bank_columns
         return self.kernel.scanned >= 0 or tiles >= (2 if long else SPREAD_TILES)
 
-    def _nest(self, loops: list[tuple[int, int]], starts: Starts, blocks: dict[hlo.SSAValue, Block]) -> None:
+    def _nest(self, loops: list[tuple[int, int]], starts: Starts, blocks: Blocks, tile: Tile) -> None:
         if not loops:
-            deque(self._steps(starts, blocks), 0)
+            deque(tile(starts, blocks), 0)
             return
         (dim, step), *inner = loops
         if self.overlap.under_way > 1 and 2 * tile_count(self.sizes, inner) <= BODY:
             count = sum(op not in self.fusion for op in self.kernel.ops)
-            staggered = Staggered(self.builder, self.sizes, self._steps, count, self.overlap.under_way)
+            staggered = Staggered(self.builder, self.sizes, tile, count, self.overlap.under_way)
             staggered.emit(loops, starts, blocks)
             return
         for start, tiles, size in self.builder.tiles(self.sizes[dim], step):
@@ -346,155 +426,11 @@ class _Box:
                 position = index * size + start
                 cut = {value: block.index(dim + 1, position, size) for value, block in blocks.items()}
                 if self.overlap.interleaved:
-                    bodies.append(self._steps({**starts, dim: (position, size)}, cut))
+                    bodies.append(tile({**starts, dim: (position, size)}, cut))
                     if len(bodies) == tiles:
                         deque(chain.from_iterable(zip(*bodies, strict=True)), 0)
                     continue
-                self._nest(inner, {**starts, dim: (position, size)}, cut)
+                self._nest(inner, {**starts, dim: (position, size)}, cut, tile)
                 if counted:
                     self.counting.step(dim, size * weight)
             self.counting.counters.pop(dim, None)
-
-    # the body ----------------------------------------------------------------------------------------------------
-
-    def _steps(self, starts: Starts, blocks: dict[hlo.SSAValue, Block]) -> Iterator[None]:
-        """Emit a tile, op by op."""
-        sizes = [starts[dim][1] if dim in starts else size for dim, size in enumerate(self.sizes)]
-        row_dims = [0, *(dim + 1 for dim in range(len(sizes)) if not self.reduced[dim])]
-        scratch: list[Block] = []
-        summed: set[hlo.HloOp] = set()
-
-        def make_scratch(like: Block, dtype: str) -> Block:
-            scratch.append(self.pool.like(like, dtype))
-            return scratch[-1]
-
-        emitter = Emitter(self.builder, make_scratch, pace=_pace(self.builder.timing))
-        within = {*self.fusion.users, *self.fusion.functions}
-        ahead = only_on_vector(self.kernel, within, self.sums, self._is_array, prod(sizes), blocks)
-        emitter.vector_load = sum(ahead.values())
-        here = self._load(emitter, blocks, sizes, starts)
-        yield
-        for index, op in enumerate(self.kernel.ops):
-            if op in self.fusion:
-                continue
-            self.builder.mark(op.loc)
-            emitter.vector_load -= ahead.get(op, 0)
-            result = op.results[0]
-            is_row, home = self.kernel.is_row(hlo.shape_of(result)), blocks.get(result)
-            if result not in here:
-                here[result] = self._destination(home, sizes, op.shape.dtype, is_row)
-            out = here[result].select(row_dims) if is_row else here[result]
-            op = self.fusion.casts.get(op, op)
-            ins = self.operands.of(op, here)
-            if isinstance(op, hlo.ReduceOp):
-                if isinstance(ins[0], Splat):
-                    scratch.append(self.pool.tile(sizes, ins[0].dtype, self.partitions))
-                    emitter.copy(scratch[-1], ins[0])
-                    ins[0] = scratch[-1]
-                self._reduce(emitter, op, out, ins, row_dims, op in summed)
-            elif isinstance(op, hlo.IotaOp):
-                head, *free = here[result].dims
-                once = (Atom(1, 0) if is_row and fold else atom for atom, fold in zip(free, self.reduced, strict=True))
-                axis = self.kernel.axis_of(op.shape.dims, op.iota_dimension.data)
-                self.counting.emit(here[result].of((head, *once)), axis, starts)
-            elif scan_of(op) is not None:
-                scan_rows.emit(self.context, self.pool, op, out, ins, self.walk)
-            else:
-                total = self.sums.get(op)
-                if total is not None and sums_as_made(self.builder.timing, sizes, self.reduced):
-                    at = self._destination(blocks.get(total.result), sizes, total.shape.dtype, True)
-                    here[total.result], emitter.summing = at, (out, at)
-                if is_row or self.overlap.sections is None:
-                    elementwise.emit(emitter, op, out, [rows_of(x, row_dims) for x in ins] if is_row else ins)
-                else:
-                    emit_sections(self.overlap.sections, self.pool, emitter, op, out, ins, row_dims)
-                if total is not None and total.result in here and emitter.summing is None:
-                    summed.add(total)
-                emitter.summing = None
-            self._store(home, out, row_dims, is_row)
-            while scratch:
-                self.pool.give_back(scratch.pop(0))
-            self._give_back({value: here[value] for value in self.dying.get(index, ()) if value in here})
-            yield
-        self.builder.mark(self.kernel.ops[-1].loc)
-
-    def _give_back(self, tiles: Mapping[hlo.SSAValue, Block]) -> None:
-        """The tiles of values that nothing reads any more."""
-        for value, tile in tiles.items():
-            for pool in self._pools():
-                pool.give_back(tile, stored=value in self.blocks and value not in self.inputs)
-
-    def _store(self, home: Block | None, out: Block, row_dims: Sequence[int], is_row: bool) -> None:
-        """Store what is ``out`` where it lives, if that is HBM."""
-        if home is not None and home.alloc.space is Space.HBM:
-            there, sections = (home.select(row_dims), None) if is_row else (home, self.overlap.sections)
-            for target, source in [(there, out)] if sections is None else sections.of(there, out):
-                put(self.builder, target, source, Stream.DMA_STORE)
-
-    def _load(
-        self, emitter: Emitter, blocks: dict[hlo.SSAValue, Block], sizes: Sequence[int], starts: Starts
-    ) -> dict[hlo.SSAValue, Block]:
-        """The tiles of what others made, and of what counts."""
-        inputs = {value: blocks[value] for value in self.inputs if value not in self.plan.transposed}
-        signs = self._shows_zero_sign
-        here = map_inputs.load_all(self.context, self.loads, inputs, self.partitions, signs, self.overlap.sections)
-        if self.turner is not None:
-            here |= {value: self.turner.load(value, blocks[value], emitter) for value in self.plan.transposed}
-        for value, axis in self.plan.iotas.items():
-            here[value] = self.pool.tile(sizes, hlo.shape_of(value).dtype, self.partitions)
-            self.counting.emit(here[value], axis, starts)
-        return here
-
-    def _shows_zero_sign(self, value: hlo.SSAValue) -> bool:
-        """Whether an op here may tell -0 from 0 in its operand ``value``."""
-        return value in self._signed
-
-    def _destination(self, home: Block | None, sizes: Sequence[int], dtype: str, is_row: bool) -> Block:
-        """The resident home itself, or a tile; of a row value, with the reduced dims as repetitions."""
-        folded = [is_row and reduced for reduced in self.reduced]
-        if home is None or home.alloc.space is Space.HBM:
-            kept = [1 if fold else size for fold, size in zip(folded, sizes, strict=True)]
-            home = (self.pool if home is None else self.stores).tile(kept, dtype, self.partitions)
-        free = (Atom(size, 0) if fold else atom for fold, size, atom in zip(folded, sizes, home.dims[1:], strict=True))
-        return replace(home, dims=(home.dims[0], *free))
-
-    def _is_array(self, operand: hlo.SSAValue) -> bool:
-        """Whether a tile has several values a partition of ``operand``."""
-        source = trace(operand, self.kernel, self.member)
-        if source is not None:
-            return not self.kernel.is_row(hlo.shape_of(source))
-        block = self.blocks.get(operand)
-        return block is None or any(
-            atom.stride and atom.size > 1 and self.reduced[dim] for dim, atom in enumerate(block.dims[1:])
-        )
-
-    def _reduce(
-        self,
-        emitter: Emitter,
-        op: hlo.ReduceOp,
-        out: Block,
-        ins: Sequence[Readable],
-        row_dims: Sequence[int],
-        summed: bool,
-    ) -> None:
-        """Fold rows into ``out``, unless what made them has ``summed`` them up."""
-        opcode = self.context.combiners[op.to_apply.data[0]]
-        source, init = ins
-        assert isinstance(source, Block), "deferred ops have one user, an elementwise op"
-        folded = [dim + 1 for dim, reduced in enumerate(self.reduced) if reduced]
-        made = self.operands.sources[op.operands[0]]
-        home = self.blocks.get(op.operands[0] if made is None else made)
-        own = home is None
-        if not summed:
-            reduce_rows(emitter, opcode, out, source.select([*row_dims, *folded]), own)
-        dtype = op.shape.dtype
-        start = rows_of(init, row_dims)
-        assert not isinstance(start, Deferred), "only arithmetic reads deferred operands"
-        # the engines sum from +0, which either zero leaves as it is
-        if not isinstance(start, Splat) or start.value != identity_of(opcode, dtype):
-            elementwise.emit_binary(emitter, opcode, dtype, out, out, start)
-
-
-def _pace(timing: Timing) -> float:
-    """How many elements Scalar makes while Vector makes one."""
-    return timing.cycle(Stream.VECTOR) / timing.cycle(Stream.SCALAR)

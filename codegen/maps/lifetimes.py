@@ -16,11 +16,14 @@ Member = dict[hlo.SSAValue, Kernel]
 
 
 def last_uses(
-    kernel: Kernel, member: Member, deferred: Mapping[hlo.HloOp, hlo.HloOp] | None = None
+    kernel: Kernel,
+    member: Member,
+    deferred: Mapping[hlo.HloOp, hlo.HloOp] | None = None,
+    ops: Sequence[hlo.HloOp] | None = None,
 ) -> dict[int, list[hlo.SSAValue]]:
-    """Op index -> values that nothing later in the kernel reads."""
+    """Op index -> values that nothing later reads of the kernel's ``ops``, by default all."""
     last: dict[hlo.SSAValue, int] = {}
-    position = {op: index for index, op in enumerate(kernel.ops)}
+    position = {op: index for index, op in enumerate(kernel.ops if ops is None else ops)}
     for op, index in position.items():
         last[op.results[0]] = index
         reader = op

@@ -1,4 +1,4 @@
-"""How the tiles of a map follow each other: buffers, tiles that are emitted together, sections of long rows.
+"""How the tiles of a map follow each other: buffers, and tiles that are emitted together.
 
 Engines take their instructions in order, and a transfer takes longer than most of them: with buffers for several tiles
 one is loaded while another is worked on and a third is stored; tiles that are emitted together give an engine work
@@ -14,15 +14,12 @@ from math import ceil, prod
 
 from neuronx_cc.codegen.emission.interleave import AHEAD
 from neuronx_cc.codegen.formation.graph import Kernel
-from neuronx_cc.codegen.maps.sections import Sections, sections_of
 from neuronx_cc.codegen.maps.space import BUFFERS
 from neuronx_cc.ir.isa.program import Stream
 from neuronx_cc.ir.isa.timing import Timing
 
 UNROLL = 4
 """Tiles up to which a loop is unrolled."""
-FEW_TILES = 3
-"""Tiles of FP32 up to which one more is sure to find memory in one piece."""
 LONG_BODY = 16
 """Ops from which two tiles keep the engines as busy as four do, in half the instructions."""
 BODY = 8
@@ -48,10 +45,6 @@ class Overlap:
     loading: int = 0
     """Buffers of tiles that are loaded, and of those that are stored, where these have memory of their own; else 0."""
     storing: int = 0
-    sections: Sections | None = None
-    """Of the rows of tiles for which there are one or two buffers."""
-    spare: int = 0
-    """Bytes for one more tile of what is loaded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +70,6 @@ class Tiles:
     """The same as allocated."""
     room: int
     """Bytes a partition for all of them."""
-    loaded: int
-    """Bytes of the widest tile that is loaded."""
     read: int
     """Bytes of all tiles that are."""
     made: int
@@ -87,8 +78,6 @@ class Tiles:
     """Bytes of the tiles that are stored, and not needed any more."""
     kept: int
     """Bytes of those that are still needed."""
-    f32: int
-    """Of one in FP32."""
 
 
 def overlap_of(tiles: Tiles, timing: Timing) -> Overlap:
@@ -109,11 +98,7 @@ def overlap_of(tiles: Tiles, timing: Timing) -> Overlap:
         for each, loading, storing in STREAMED:
             if each * tiles.made + loading * tiles.read + storing * (tiles.written + tiles.kept) <= room:
                 return Overlap(each, loading=loading, storing=storing)
-    if not tiles.loops or buffers > 2 or not tiles.kernel.reduced or tiles.kernel.scanned >= 0:
-        return Overlap(buffers)
-    sections = sections_of(timing, tiles.steps, tiles.reduced)
-    more = sections is not None and nbytes <= FEW_TILES * tiles.f32 and buffers * (nbytes + tiles.loaded) <= room
-    return Overlap(buffers, sections=sections, spare=tiles.loaded if more else 0)
+    return Overlap(buffers)
 
 
 def tile_count(sizes: Sequence[int], loops: Sequence[tuple[int, int]]) -> int:

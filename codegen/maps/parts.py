@@ -24,6 +24,7 @@ from neuronx_cc.codegen.maps.plan import (
     results_of,
     staying_bytes,
 )
+from neuronx_cc.codegen.maps.stages import LEAST_SECTION
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.types import itemsize
 
@@ -57,6 +58,8 @@ def _fits(context: Context, kernel: Kernel, member: Member, step: int) -> bool:
     """Whether the smallest tiles of ``kernel`` fit beside those of its results that stay on chip."""
     whole = set(range(len(kernel.rows), len(kernel.shape))) if kernel.reduced else set()
     row = prod(kernel.shape[axis] for axis in whole | ({kernel.scanned} - {-1}))
+    if kernel.scanned < 0:
+        row = min(row, LEAST_SECTION)  # longer ones are taken in sections
     sbuf = context.builder.sbuf
     plan = MapPlan(kernel)
     external = external_operands(context, plan, member)

@@ -47,20 +47,20 @@ def sums_of(context: Context, kernel: Kernel, member: Member) -> dict[hlo.HloOp,
 
 
 def only_on_vector(
-    kernel: Kernel,
+    ops: Sequence[hlo.HloOp],
     within: Container[hlo.HloOp],
     sums: Mapping[hlo.HloOp, hlo.ReduceOp],
     is_array: Callable[[hlo.SSAValue], bool],
     size: int,
     tiles: Mapping[hlo.SSAValue, Block],
 ) -> dict[hlo.HloOp, int]:
-    """Ops of a tile of ``size`` elements a partition that no other engine can do -> elements that Vector reads.
+    """Those of ``ops`` that no other engine can do -> elements that Vector reads, of ``size`` a partition.
 
     ``within``: ops that another's instruction does, or an activation; ``sums``: those of ops that may add them up;
     ``is_array``: whether an operand has several values a partition; ``tiles``: of what lies on chip already.
     """
     found: dict[hlo.HloOp, int] = {}
-    for op in kernel.ops:
+    for op in ops:
         arrays = {operand for operand in op.operands if is_array(operand)}
         if op in within or not arrays or hlo.shape_of(op.operands[0]).dtype not in FLOATS:
             continue

@@ -26,12 +26,14 @@ class Staggered:
     """Emits the tile of blocks that start there, step by step."""
     steps: int
     under_way: int
+    body: int = BODY
+    """Tiles of a loop's body."""
 
     def emit(self, loops: Sequence[tuple[int, int]], starts: Starts, blocks: Mapping[hlo.SSAValue, Block]) -> None:
         """All tiles of ``loops``, (free dim, step), of which the inner ones are unrolled."""
         (dim, step), *inner = loops
         inside = tile_count(self.sizes, inner)
-        several = max(1, BODY // inside)
+        several = max(1, self.body // inside)
         for start, tiles, size in self.builder.tiles(self.sizes[dim], step):
             for first, bodies, each in self.builder.tiles(tiles, ceil(tiles / ceil(tiles / several))):
                 with self.builder.loop(bodies) as index, self.builder.unrolled_if(each * inside > 1):

@@ -11,20 +11,7 @@ from neuronx_cc.ir.isa.timing import Timing
 
 TIMING = Timing(TRN1)
 SHORT = Tiles(
-    Kernel(0, [], (128, 64, 256)), ((0, 8),), (64, 256), (8, 256), (False, False), 2, 1024, True, *(8192,) * 9
-)
-LONG = replace(
-    SHORT,
-    kernel=Kernel(0, [], (128, 64, 8192), reduced=1),
-    loops=((0, 1),),
-    sizes=(64, 8192),
-    steps=(1, 8192),
-    reduced=(False, True),
-    ops=1,
-    least=98304,
-    aligned=98304,
-    loaded=32768,
-    f32=32768,
+    Kernel(0, [], (128, 64, 256)), ((0, 8),), (64, 256), (8, 256), (False, False), 2, 1024, True, *(8192,) * 7
 )
 
 
@@ -69,10 +56,3 @@ def test_dims_around_the_rows_make_no_difference() -> None:
     )
     flat = replace(nested, loops=((0, 1),), sizes=(96, 1024), steps=(1, 1024), reduced=(False, True))
     assert overlap_of(nested, TIMING) == overlap_of(flat, TIMING)
-
-
-def test_long_rows_come_in_sections_with_one_more_tile_if_there_is_room() -> None:
-    tight = overlap_of(replace(LONG, room=98304), TIMING)
-    assert tight.sections is not None
-    assert tight.spare == 0
-    assert overlap_of(replace(LONG, room=98304 + 32768), TIMING).spare == 32768

@@ -1,0 +1,227 @@
+"""The body of a map kernel's loops: its ops on one tile, in instructions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
+from functools import partial
+from math import prod
+
+from neuronx_cc.codegen.context import Context
+from neuronx_cc.codegen.emission.builder import Block
+from neuronx_cc.codegen.emission.emitter import Deferred, Emitter, Readable, Splat
+from neuronx_cc.codegen.emission.tiles import TilePool
+from neuronx_cc.codegen.emission.views import Atom
+from neuronx_cc.codegen.formation.graph import Kernel, trace
+from neuronx_cc.codegen.maps import elementwise, scan_rows, transposed
+from neuronx_cc.codegen.maps import inputs as map_inputs
+from neuronx_cc.codegen.maps.counting import Counting, Starts
+from neuronx_cc.codegen.maps.fusion import Fusion
+from neuronx_cc.codegen.maps.lifetimes import Member
+from neuronx_cc.codegen.maps.operands import Operands
+from neuronx_cc.codegen.maps.partitions import rows_of
+from neuronx_cc.codegen.maps.plan import MapPlan
+from neuronx_cc.codegen.maps.row_reduction import only_on_vector, reduce_rows, sums_as_made
+from neuronx_cc.codegen.maps.space import TileSpace
+from neuronx_cc.codegen.movement.transfer import put
+from neuronx_cc.ir import hlo
+from neuronx_cc.ir.isa.program import Space, Stream
+from neuronx_cc.ir.isa.timing import Timing
+from neuronx_cc.ir.scans import scan_of
+from neuronx_cc.passes.analysis.values import identity_of
+
+Blocks = dict[hlo.SSAValue, Block]
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """What of a tile is emitted at once."""
+
+    ops: Sequence[hlo.HloOp]
+    dying: Mapping[int, Sequence[hlo.SSAValue]]
+    """Number of one of ``ops`` -> values that nothing after it reads."""
+    inputs: Sequence[hlo.SSAValue]
+    """That are loaded for it."""
+    iotas: Mapping[hlo.SSAValue, int]
+    """Operands that count -> the axis along which."""
+    here: Blocks = field(default_factory=dict)
+    """What is on chip already, and where results go that have a place; all others are added."""
+    partial: Set[hlo.HloOp] = frozenset()
+    """Reductions of which it makes a part."""
+
+
+@dataclass(slots=True)
+class Body:
+    """Emits the ops of one kernel."""
+
+    context: Context
+    plan: MapPlan
+    member: Member
+    tiles: TileSpace
+    fusion: Fusion
+    operands: Operands
+    inputs: Sequence[hlo.SSAValue]
+    """All that others made."""
+    sums: Mapping[hlo.HloOp, hlo.ReduceOp]
+    """Ops whose results' rows are added up -> the sum."""
+    signed: frozenset[hlo.SSAValue]
+    """Operands whose zeros' signs show in what is computed."""
+    counting: Counting
+    turner: transposed.Turner | None
+    pool: TilePool
+    loads: TilePool
+    stores: TilePool
+
+    @property
+    def kernel(self) -> Kernel:
+        return self.plan.kernel
+
+    def steps(self, starts: Starts, blocks: Blocks, work: Round) -> Iterator[None]:
+        """Emit the tile of ``blocks`` that starts there, op by op."""
+        builder, reduced = self.context.builder, self.tiles.reduced
+        sizes = [starts[dim][1] if dim in starts else size for dim, size in enumerate(self.tiles.sizes)]
+        row_dims = [0, *(dim + 1 for dim, folded in enumerate(reduced) if not folded)]
+        scratch: list[Block] = []
+        summed: set[hlo.HloOp] = set()
+        emitter = self._emitter(scratch)
+        within = {*self.fusion.users, *self.fusion.functions}
+        ahead = only_on_vector(work.ops, within, self.sums, partial(self._is_array, blocks), prod(sizes), blocks)
+        emitter.vector_load = sum(ahead.values())
+        here = work.here
+        here |= self._load(emitter, blocks, sizes, starts, work)
+        yield
+        for index, op in enumerate(work.ops):
+            if op in self.fusion:
+                continue
+            builder.mark(op.loc)
+            emitter.vector_load -= ahead.get(op, 0)
+            result = op.results[0]
+            is_row, home = self.kernel.is_row(hlo.shape_of(result)), blocks.get(result)
+            if result not in here:
+                here[result] = self.destination(home, sizes, op.shape.dtype, is_row)
+            out = here[result].select(row_dims) if is_row else here[result]
+            op = self.fusion.casts.get(op, op)
+            ins = self.operands.of(op, here)
+            if isinstance(op, hlo.ReduceOp):
+                if isinstance(ins[0], Splat):
+                    scratch.append(self.pool.tile(sizes, ins[0].dtype, self.tiles.partitions))
+                    emitter.copy(scratch[-1], ins[0])
+                    ins[0] = scratch[-1]
+                if op not in summed:
+                    self._fold(emitter, op, out, ins[0], blocks)
+                if op not in work.partial:
+                    self.begin(emitter, op, out, rows_of(ins[1], row_dims))
+            elif isinstance(op, hlo.IotaOp):
+                head, *free = here[result].dims
+                once = (Atom(1, 0) if is_row and fold else atom for atom, fold in zip(free, reduced, strict=True))
+                axis = self.kernel.axis_of(op.shape.dims, op.iota_dimension.data)
+                self.counting.emit(here[result].of((head, *once)), axis, starts)
+            elif scan_of(op) is not None:
+                scan_rows.emit(self.context, self.pool, op, out, ins, self.tiles.walk)
+            else:
+                total = self.sums.get(op)
+                asked = total in work.ops and sums_as_made(builder.timing, sizes, reduced)
+                if total is not None and asked:
+                    if total.result not in here:
+                        here[total.result] = self.destination(blocks.get(total.result), sizes, total.shape.dtype, True)
+                    emitter.summing = out, here[total.result]
+                elementwise.emit(emitter, op, out, [rows_of(x, row_dims) for x in ins] if is_row else ins)
+                if total is not None and asked and emitter.summing is None:
+                    summed.add(total)
+                emitter.summing = None
+            self.store(home, out, row_dims, is_row)
+            while scratch:
+                self.pool.give_back(scratch.pop(0))
+            self.give_back({value: here[value] for value in work.dying.get(index, ()) if value in here}, blocks)
+            yield
+        builder.mark(self.kernel.ops[-1].loc)
+
+    def _emitter(self, scratch: list[Block]) -> Emitter:
+        """Of one tile; its temporaries are added to ``scratch``."""
+
+        def make(like: Block, dtype: str) -> Block:
+            scratch.append(self.pool.like(like, dtype))
+            return scratch[-1]
+
+        return Emitter(self.context.builder, make, pace=pace(self.context.builder.timing))
+
+    def give_back(self, tiles: Mapping[hlo.SSAValue, Block], blocks: Blocks) -> None:
+        """The tiles of values that nothing reads any more."""
+        for value, tile in tiles.items():
+            for pool in {id(pool): pool for pool in (self.pool, self.loads, self.stores)}.values():
+                pool.give_back(tile, stored=value in blocks and value not in self.inputs)
+
+    def store(self, home: Block | None, out: Block, row_dims: Sequence[int], is_row: bool) -> None:
+        """Store what is ``out`` where it lives, if that is HBM."""
+        if home is not None and home.alloc.space is Space.HBM:
+            put(self.context.builder, home.select(row_dims) if is_row else home, out, Stream.DMA_STORE)
+
+    def _load(
+        self, emitter: Emitter, blocks: Blocks, sizes: Sequence[int], starts: Starts, work: Round
+    ) -> dict[hlo.SSAValue, Block]:
+        """The tiles of what others made, and of what counts."""
+        partitions, turned = self.tiles.partitions, self.plan.transposed
+        inputs = {value: blocks[value] for value in work.inputs if value not in turned}
+        here = map_inputs.load_all(self.context, self.loads, inputs, partitions, self.signed.__contains__)
+        if self.turner is not None:
+            here |= {value: self.turner.load(value, blocks[value], emitter) for value in turned}
+        for value, axis in work.iotas.items():
+            here[value] = self.pool.tile(sizes, hlo.shape_of(value).dtype, partitions)
+            self.counting.emit(here[value], axis, starts)
+        return here
+
+    def destination(self, home: Block | None, sizes: Sequence[int], dtype: str, is_row: bool) -> Block:
+        """The resident home itself, or a tile; of a row value, with the reduced dims as repetitions."""
+        folded = [is_row and reduced for reduced in self.tiles.reduced]
+        if home is None or home.alloc.space is Space.HBM:
+            kept = [1 if fold else size for fold, size in zip(folded, sizes, strict=True)]
+            home = (self.pool if home is None else self.stores).tile(kept, dtype, self.tiles.partitions)
+        free = (Atom(size, 0) if fold else atom for fold, size, atom in zip(folded, sizes, home.dims[1:], strict=True))
+        return replace(home, dims=(home.dims[0], *free))
+
+    def _is_array(self, blocks: Blocks, operand: hlo.SSAValue) -> bool:
+        """Whether a tile has several values a partition of ``operand``."""
+        source = trace(operand, self.kernel, self.member)
+        if source is not None:
+            return not self.kernel.is_row(hlo.shape_of(source))
+        block = blocks.get(operand)
+        return block is None or any(
+            atom.stride and atom.size > 1 and self.tiles.reduced[dim] for dim, atom in enumerate(block.dims[1:])
+        )
+
+    def _fold(self, emitter: Emitter, op: hlo.ReduceOp, out: Block, source: Readable, blocks: Blocks) -> None:
+        """Fold rows into ``out``."""
+        assert isinstance(source, Block), "deferred ops have one user, an elementwise op"
+        kept = [0, *(dim + 1 for dim, reduced in enumerate(self.tiles.reduced) if not reduced)]
+        folded = [dim + 1 for dim, reduced in enumerate(self.tiles.reduced) if reduced]
+        made = self.operands.sources[op.operands[0]]
+        own = blocks.get(op.operands[0] if made is None else made) is None
+        reduce_rows(emitter, self.context.combiners[op.to_apply.data[0]], out, source.select([*kept, *folded]), own)
+
+    def fold_parts(self, op: hlo.ReduceOp, parts: Block, home: Block | None, here: Blocks) -> Block:
+        """The result of ``op`` from those of sections, ``parts`` [partition, section]: of one row a partition."""
+        row_dims = [0, *(dim + 1 for dim, folded in enumerate(self.tiles.reduced) if not folded)]
+        whole = self.destination(home, [1] * len(self.tiles.sizes), op.shape.dtype, True)
+        out, scratch = whole.select(row_dims), list[Block]()
+        emitter = self._emitter(scratch)
+        ones = [Atom(1, 0)] * (len(row_dims) - 1)
+        source = parts.of((parts.dims[0], *ones, parts.dims[1]))
+        reduce_rows(emitter, self.context.combiners[op.to_apply.data[0]], out, source)
+        self.begin(emitter, op, out, rows_of(self.operands.read(op.operands[1], here), row_dims))
+        self.store(home, out, row_dims, True)
+        for tile in scratch:
+            self.pool.give_back(tile)
+        return whole
+
+    def begin(self, emitter: Emitter, op: hlo.ReduceOp, out: Block, start: Readable) -> None:
+        """Let what was folded into ``out`` begin with ``start``."""
+        opcode, dtype = self.context.combiners[op.to_apply.data[0]], op.shape.dtype
+        assert not isinstance(start, Deferred), "only arithmetic reads deferred operands"
+        # the engines sum from +0, which either zero leaves as it is
+        if not isinstance(start, Splat) or start.value != identity_of(opcode, dtype):
+            elementwise.emit_binary(emitter, opcode, dtype, out, out, start)
+
+
+def pace(timing: Timing) -> float:
+    """How many elements Scalar makes while Vector makes one."""
+    return timing.cycle(Stream.VECTOR) / timing.cycle(Stream.SCALAR)

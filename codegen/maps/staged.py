@@ -1,0 +1,119 @@
+"""Emits tiles of long rows: stage by stage, section by section (see ``stages``)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from math import ceil, prod
+
+from neuronx_cc.codegen.emission.builder import Affine, Block
+from neuronx_cc.codegen.emission.tiles import TilePool
+from neuronx_cc.codegen.emission.views import Atom
+from neuronx_cc.codegen.maps import inputs as map_inputs
+from neuronx_cc.codegen.maps.body import Blocks, Body, Round
+from neuronx_cc.codegen.maps.counting import Starts
+from neuronx_cc.codegen.maps.plan import counted_axes, load_stream
+from neuronx_cc.codegen.maps.stages import Staged
+from neuronx_cc.codegen.maps.staggered import Staggered
+from neuronx_cc.codegen.movement.transfer import copy
+from neuronx_cc.ir import hlo
+
+UNROLL = 32
+"""Sections of a loop's body."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sections:
+    """Of one tile of rows."""
+
+    body: Body
+    staged: Staged
+    kept: TilePool
+    """Of the operands that stay for all stages."""
+
+    def steps(self, starts: Starts, blocks: Blocks) -> Iterator[None]:
+        """The tile of ``blocks`` that starts there, a row a partition."""
+        body, whole = self.body, {}
+        folded = [dim for dim, reduced in enumerate(body.tiles.reduced) if reduced]
+        along = {value for value in body.inputs if any(blocks[value].dims[dim + 1].stride for dim in folded)}
+        once = {dim: (Affine(), 1) for dim in folded}
+        first = {value: _cut(block, once) for value, block in blocks.items()}
+        rows = map_inputs.load_all(
+            body.context,
+            body.loads,
+            {value: block for value, block in first.items() if value in body.inputs and value not in along},
+            body.tiles.partitions,
+            body.signed.__contains__,
+        )
+        missing = {value: blocks[value] for value in self.staged.kept}
+        for value, block in missing.items():
+            whole[value] = self.kept.like(block)
+        for stage in self.staged.stages:
+            iotas = {
+                value: axis for value, axis in body.plan.iotas.items() if any(value in op.operands for op in stage.rows)
+            }
+            yield from body.steps({**starts, **once}, first, Round(stage.rows, {}, (), iotas, rows))
+            if not stage.ops:
+                continue
+            count = prod(ceil(body.tiles.sizes[dim] / step) for dim, step in self.staged.loops)
+            parts = {op: body.pool.tile([count], op.shape.dtype, body.tiles.partitions) for op in stage.folds}
+            hidden = {*stage.again, *(op.result for op in parts)}
+            shown = {value: block for value, block in blocks.items() if value not in hidden}
+            loads = {value: missing.pop(value) for value in [*missing] if value in stage.inputs}
+            inputs = [value for value in body.inputs if value in stage.inputs and value in along and value not in whole]
+            counts = {value: axis for value, axis in body.plan.iotas.items() if value in stage.inputs}
+            stay = rows.keys() | whole.keys()
+            dying = {at: [value for value in values if value not in stay] for at, values in stage.dying.items()}
+            work = Round(stage.ops, dying, inputs, counts, {}, frozenset(parts))
+            sections = partial(self._section, starts, (rows, whole, parts), loads, work)
+            most = count if counts and {*counts.values()} & counted_axes(body.plan) else UNROLL
+            steps = sum(op not in body.fusion for op in stage.ops)
+            staggered = Staggered(body.context.builder, body.tiles.sizes, sections, steps, self.staged.under_way, most)
+            if self.staged.loops:
+                staggered.emit(self.staged.loops, {}, shown)
+            else:
+                yield from sections({}, shown)
+            for op, block in parts.items():
+                rows[op.result] = body.fold_parts(op, block, first.get(op.result), rows)
+                body.pool.give_back(block)
+        for tile in whole.values():
+            self.kept.give_back(tile)
+        body.give_back(rows, first)
+
+    def _section(
+        self,
+        starts: Starts,
+        there: tuple[Blocks, Blocks, Mapping[hlo.ReduceOp, Block]],
+        loads: Blocks,
+        work: Round,
+        at: Starts,
+        blocks: Blocks,
+    ) -> Iterator[None]:
+        """Emit the section of ``blocks`` that starts ``at``, of a tile of rows that ``starts`` there."""
+        body, sizes = self.body, [1] * len(self.body.tiles.sizes)
+        rows, whole, parts = there
+        place, number = {**at}, Affine()
+        for dim, reduced in enumerate(body.tiles.reduced):
+            if reduced:
+                sizes[dim] = place.setdefault(dim, (Affine(), body.tiles.sizes[dim]))[1]
+        for dim, step in self.staged.loops:
+            number = number * ceil(body.tiles.sizes[dim] / step) + _over(at[dim][0], step)
+        for value, block in loads.items():
+            copy(body.context.builder, _cut(whole[value], place), _cut(block, place), load_stream(value))
+        here = {value: _cut(block, place) for value, block in (rows | whole).items()}
+        for op, block in parts.items():
+            sums = block.index(1, number)
+            here[op.result] = sums.of((*sums.dims, *(Atom(size, 0) for size in sizes)))
+        yield from body.steps({**starts, **at}, blocks, replace(work, here=here))
+
+
+def _over(position: Affine, step: int) -> Affine:
+    """The number of the section that begins at ``position``, a multiple of ``step``."""
+    return Affine(position.const // step, tuple((register, each // step) for register, each in position.terms))
+
+
+def _cut(block: Block, at: Starts) -> Block:
+    for dim, (position, size) in at.items():
+        block = block.index(dim + 1, position, size)
+    return block
