@@ -342,12 +342,19 @@ class Builder:
         """Where the next buffer of ``ring`` begins; in a loop, in its first iteration."""
         return self._next(ring)[1]
 
+    @property
+    def place(self) -> tuple[bool, bool]:
+        """Whether code is in a loop, and whether that is unrolled: with a ring's turn, what its next buffer is."""
+        frame = self.sync.frames[-1]
+        return frame.register >= 0, bool(self._unrolled) and self._unrolled[-1] is frame
+
     def _next(self, ring: Ring, several: bool = False) -> tuple[int, int, int]:
         """Turn and offset of the next buffer, and around what the phase of the innermost loop counts, or 0."""
-        start, looped = ring.alloc.lo, self.sync.frames[-1].register >= 0
+        start = ring.alloc.lo
         if ring.count == 1:
             return 0, start, 0
-        straight = several or (bool(self._unrolled) and self._unrolled[-1] is self.sync.frames[-1])
+        looped, unrolled = self.place
+        straight = several or unrolled
         if straight and looped and ring.count >= 2 * ring.phases > 2:
             turn = (ring.turn + 1) % (ring.count // ring.phases)
             return turn, start + turn * ring.phases * ring.nbytes, ring.phases

@@ -4,11 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
 from math import prod
 
 from neuronx_cc.codegen.emission.builder import Block, Builder, Ring
 from neuronx_cc.codegen.emission.views import Atom
 from neuronx_cc.ir.types import itemsize
+
+
+@dataclass(slots=True)
+class Idle:
+    """Rings of one size that were given back, as a heap."""
+
+    place: tuple[bool, bool]
+    """Where in the code their next buffers were told (``Builder.place``)."""
+    rings: list[tuple[tuple[bool, int], int, Ring]] = field(default_factory=list)
+    """When the next buffer was given back, the order in which the rings were, and these."""
 
 
 @dataclass(slots=True)
@@ -23,7 +34,7 @@ class TilePool:
     """Whether there is room for what lies between the elements of operands in HBM."""
     _rings: list[Ring] = field(default_factory=list)
     _banks: list[Ring] = field(default_factory=list)
-    _idle: dict[int, list[Ring]] = field(default_factory=dict)
+    _idle: dict[int, Idle] = field(default_factory=dict)
     """Bytes -> what was given back."""
     _lent: dict[int, Ring] = field(default_factory=dict)
     _left: dict[tuple[int, int], tuple[bool, int]] = field(default_factory=dict)
@@ -51,13 +62,21 @@ class TilePool:
         So the rest of a dim that tiles do not divide needs no memory beside that of the full tiles. Of several, that
         whose next buffer was given back first: engines are done before a transfer is.
         """
-        larger = [size for size, rings in self._idle.items() if rings and size >= nbytes]
+        larger = [size for size, idle in self._idle.items() if idle.rings and size >= nbytes]
         size = min(larger, default=0)
         if not size or (4 * size > 5 * nbytes and self.builder.sbuf.largest_gap() >= nbytes):
             return None
-        first = min(self._idle[size], key=self._left_at)
-        self._idle[size].remove(first)
-        return first
+        return heappop(self._sorted(size).rings)[-1]
+
+    def _sorted(self, nbytes: int) -> Idle:
+        """Idle rings of ``nbytes`` as they are sorted here."""
+        place = self.builder.place
+        idle = self._idle.setdefault(nbytes, Idle(place))
+        if idle.place != place:  # next buffers are others
+            idle.rings = [(self._left_at(ring), order, ring) for _, order, ring in idle.rings]
+            heapify(idle.rings)
+            idle.place = place
+        return idle
 
     def _left_at(self, ring: Ring) -> tuple[bool, int]:
         """When the next buffer of ``ring`` was given back."""
@@ -107,9 +126,9 @@ class TilePool:
             return
         ring = self._lent.pop(id(block.alloc), None)
         if ring is not None:
-            self._idle.setdefault(ring.nbytes, []).append(ring)
             self._left[id(ring), block.offset.const] = stored, self._count
             self._count += 1
+            heappush(self._sorted(ring.nbytes).rings, (self._left_at(ring), self._count, ring))
 
     def free(self) -> None:
         """Give all of it back; the pool must not be used again."""

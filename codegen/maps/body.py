@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import prod
@@ -40,7 +40,7 @@ class Round:
     ops: Sequence[hlo.HloOp]
     dying: Mapping[int, Sequence[hlo.SSAValue]]
     """Number of one of ``ops`` -> values that nothing after it reads."""
-    inputs: Sequence[hlo.SSAValue]
+    inputs: Collection[hlo.SSAValue]
     """That are loaded for it."""
     iotas: Mapping[hlo.SSAValue, int]
     """Operands that count -> the axis along which."""
@@ -60,7 +60,7 @@ class Body:
     tiles: TileSpace
     fusion: Fusion
     operands: Operands
-    inputs: Sequence[hlo.SSAValue]
+    inputs: Collection[hlo.SSAValue]
     """All that others made."""
     sums: Mapping[hlo.HloOp, hlo.ReduceOp]
     """Ops whose results' rows are added up -> the sum."""

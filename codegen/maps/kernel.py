@@ -9,7 +9,7 @@ outputs are written where they will stay resident, or stored.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Collection, Container, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain
@@ -132,7 +132,7 @@ class _Box:
         self.loads = self.stores = self.pool
         """What is loaded and stored has memory of its own where several tiles are under way together."""
         self.overlap = Overlap(1)
-        self.inputs = list(area.inputs)
+        self.inputs = dict.fromkeys(area.inputs)
         self.dying: dict[int, list[hlo.SSAValue]] = {}
         """Op number -> values that nothing after it reads."""
         arrays = {**area.inputs, **area.outputs}
@@ -193,18 +193,18 @@ class _Box:
         resident = {value for value, block in self.blocks.items() if block.alloc.space is not Space.HBM}
         tiles_of = tiles_alive(self.kernel, [*loaded, *self.plan.iotas], self.dying, {*self.fusion.within}, resident)
         own, timing, alignment = tiles_of.element_bytes, self.builder.timing, self.builder.sbuf.alignment
-        streamed = [self.blocks[value] for value in self.inputs if value not in {*self.plan.transposed, *resident}]
+        elsewhere = {*self.plan.transposed, *resident}
+        streamed = [self.blocks[value] for value in self.inputs if value not in elsewhere]
         cut = partial(loops_around, timing, streamed, self.sizes, self._whole)
         alive = own + sum(between(timing, block) for block in streamed)
         room = int(self.builder.sbuf.largest_gap() * 0.95)
-        repeated = [value for value in self.inputs if value not in resident and value not in loaded]
+        repeated = self.inputs.keys() - {*resident, *loaded}
         wanted = {value: spread_bytes(self.blocks[value]) for value in self.inputs if self._is_spread(value)}
-        others = [value for value in repeated if value not in wanted]
-        least = self._bytes_of(tiles_of, others, smallest := cut(LEAST_TILE))
+        least = self._bytes_of(tiles_of, repeated - wanted.keys(), smallest := cut(LEAST_TILE))
         if sum(wanted.values()) > room - least:
             least = self._bytes_of(tiles_of, repeated, smallest)
         rows = kept_in(wanted, room - least)
-        repeated = [value for value in repeated if value not in rows]
+        repeated -= rows.keys()
         room -= sum(rows.values())
         free = range(1, len(self.sizes) + 1)
         columns = {value: block for value, block in unmirrored(self.blocks) if is_column(block, free)}
@@ -383,7 +383,7 @@ class _Box:
             self.loads = TilePool(self.builder, self.pool.name, self.overlap.loading)
             self.stores = TilePool(self.builder, self.pool.name, self.overlap.storing)
 
-    def _bytes_of(self, alive: Alive, repeated: Sequence[hlo.SSAValue], loops: Sequence[tuple[int, int]]) -> int:
+    def _bytes_of(self, alive: Alive, repeated: Collection[hlo.SSAValue], loops: Sequence[tuple[int, int]]) -> int:
         """Bytes a partition of one tile of each of ``alive``, and of inputs that are ``repeated`` in part."""
         sizes = {**dict(enumerate(self.sizes)), **dict(loops)}
         alignment = self.builder.sbuf.alignment

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from math import ceil, prod
 
 from neuronx_cc.codegen.emission.builder import Block, Builder
@@ -28,7 +28,7 @@ def tile_elements(
     builder: Builder,
     plan: MapPlan,
     blocks: Mapping[hlo.SSAValue, Block],
-    inputs: Sequence[hlo.SSAValue],
+    inputs: Collection[hlo.SSAValue],
     sizes: Sequence[int],
     walk: Sequence[int],
     ops: int,
