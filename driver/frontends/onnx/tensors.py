@@ -119,7 +119,9 @@ def _inside(what: str, location: str, folder: str) -> Path:
     parts = (*PurePosixPath(location).parts, *PureWindowsPath(location).parts)
     rooted = PurePosixPath(location).is_absolute() or PureWindowsPath(location).drive or location.startswith("\\")
     remedy = "keep external data in the model's folder, named by a relative path"
-    if not location or "\0" in location or rooted or ".." in parts:
+    if not location:
+        raise _lost(f"{what} lies outside the model, which does not say where", "export the model again")
+    if "\0" in location or rooted or ".." in parts:
         raise _lost(f"{what}: the path {location!r} leaves the model's folder", remedy)
     root = Path(folder).resolve()
     path = root / location

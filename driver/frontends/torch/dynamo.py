@@ -25,6 +25,9 @@ from neuronx_cc.driver.frontends.torch.table import decompositions
 from neuronx_cc.ir.errors import UsageError
 from neuronx_cc.runtime import Executable
 
+# dynamo would leave functions that call recurrent layers to the CPU, without a word
+torch._dynamo.config.allow_rnn = True
+
 KEPT = 128
 """Programs kept for graphs that are traced anew."""
 _known: OrderedDict[str, Executable] = OrderedDict()

@@ -139,7 +139,7 @@ BAD_PLACES: dict[str, tuple[dict[str, str], Callable[[Path], None], str, str]] =
     "above inside": ({"location": "a/../../secret.bin"}, _nothing, "EFIL903", "leaves the model's folder"),
     "drive": ({"location": "C:\\secret.bin"}, _nothing, "EFIL903", "leaves the model's folder"),
     "backslashes": ({"location": "..\\secret.bin"}, _nothing, "EFIL903", "leaves the model's folder"),
-    "nameless": ({}, _nothing, "EFIL903", "leaves the model's folder"),
+    "nameless": ({}, _nothing, "EFIL903", "does not say where"),
     "zero byte": ({"location": "a\0b"}, _nothing, "EFIL903", "leaves the model's folder"),
     "link": ({"location": "link.bin"}, _link, "EFIL903", "a link that leaves"),
     "link of a folder": ({"location": "sub/secret.bin"}, _folder_link, "EFIL903", "a link that leaves"),

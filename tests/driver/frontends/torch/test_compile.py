@@ -44,6 +44,8 @@ MODELS = {
     ),
     "transformer": (lambda: torch.nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True), (2, 5, 16)),
     "recurrent": (lambda: First(torch.nn.GRU(4, 8, batch_first=True)), (2, 3, 4)),
+    "memory": (lambda: First(torch.nn.LSTM(4, 8, 2, bidirectional=True)), (5, 2, 4)),
+    "memory without biases": (lambda: First(torch.nn.LSTM(4, 8, bias=False, batch_first=True)), (2, 3, 4)),
 }
 
 
@@ -62,7 +64,7 @@ def test_training_follows_eager_torch(name):
     eager = make()
     model = copy.deepcopy(eager)
     runs = []
-    for module, call in ((eager, eager), (model, compiled(model))):
+    for module, call in ((eager, eager), (model, compiled(model, fullgraph=True))):  # nothing is left to the CPU
         optimizer = torch.optim.SGD(module.parameters(), 0.1, momentum=0.9)
         generator = torch.Generator().manual_seed(1)
         losses = []
