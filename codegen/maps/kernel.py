@@ -9,7 +9,7 @@ outputs are written where they will stay resident, or stored.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Container, Iterator, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain
@@ -184,15 +184,21 @@ class _Box:
         self.turner = transposed.Turner.of(self.context, self.pool, self.plan)
         if self._are_long():
             self._emit_stages()
-            return
+        else:
+            self._emit_tiles()
+        for pool in self._pools():
+            pool.free()
+
+    def _emit_tiles(self) -> None:
+        """Emit tiles that hold whole rows."""
         loaded = [
             value
             for value in self.inputs
             if self.blocks[value].alloc.space is Space.HBM and all(atom.stride for atom in self.blocks[value].dims[1:])
         ]
-        resident = {value for value, block in self.blocks.items() if block.alloc.space is not Space.HBM}
+        resident = self._resident()
         tiles_of = tiles_alive(self.kernel, [*loaded, *self.plan.iotas], self.dying, {*self.fusion.within}, resident)
-        own, timing, alignment = tiles_of.element_bytes, self.builder.timing, self.builder.sbuf.alignment
+        own, timing = tiles_of.element_bytes, self.builder.timing
         elsewhere = {*self.plan.transposed, *resident}
         streamed = [self.blocks[value] for value in self.inputs if value not in elsewhere]
         cut = partial(loops_around, timing, streamed, self.sizes, self._whole)
@@ -206,10 +212,7 @@ class _Box:
         rows = kept_in(wanted, room - least)
         repeated -= rows.keys()
         room -= sum(rows.values())
-        free = range(1, len(self.sizes) + 1)
-        columns = {value: block for value, block in unmirrored(self.blocks) if is_column(block, free)}
-        taken = {value: up(column_bytes(timing, block), alignment) for value, block in columns.items()}
-        staying = kept_in(taken, room - least)
+        staying = kept_in(self._columns(), room - least)
         room -= sum(staying.values())
         loops = cut(
             elements := tile_elements(
@@ -218,9 +221,7 @@ class _Box:
         )
         while self._bytes_of(tiles_of, repeated, loops) > room and elements > LEAST_TILE:
             loops = cut(elements := max(LEAST_TILE, elements // 2))
-        for value in rows:
-            if self._is_reread(value, loops) and all(not self.blocks[value].dims[dim + 1].stride for dim, _ in loops):
-                self.blocks[value] = spread_row(self.context, self.pool, value, self.blocks[value], self.partitions)
+        self._spread(rows, loops)
         steps = [dict(loops).get(dim, size) for dim, size in enumerate(self.sizes)]
         room = max(room, int(self.builder.sbuf.largest_gap() * 0.95) - sum(staying.values()))  # rows are there now
         aligned = max(own * prod(steps), self._bytes_of(tiles_of, (), loops))
@@ -242,15 +243,29 @@ class _Box:
             self.blocks,
             lambda starts, blocks: body.steps(starts, blocks, Round(kernel.ops, self.dying, self.inputs, iotas)),
         )
-        self._end(kept)
+        self._store_columns(kept)
 
-    def _end(self, kept: Sequence[tuple[Block, Block]]) -> None:
-        """Store columns that stayed (home, tile), and free all tiles."""
+    def _store_columns(self, kept: Sequence[tuple[Block, Block]]) -> None:
+        """Store columns that stayed: (home, tile)."""
         for home, column in kept:
             varying = [0, *(dim for dim, atom in enumerate(home.dims) if dim and atom.stride)]
             put(self.builder, home.select(varying), column.select(varying), Stream.DMA_STORE)
-        for pool in self._pools():
-            pool.free()
+
+    def _resident(self) -> set[hlo.SSAValue]:
+        """Arrays that lie on chip already, or are to stay there."""
+        return {value for value, block in self.blocks.items() if block.alloc.space is not Space.HBM}
+
+    def _columns(self) -> dict[hlo.SSAValue, int]:
+        """Arrays that may be kept as columns, and the bytes a partition that each takes."""
+        free, alignment = range(1, len(self.sizes) + 1), self.builder.sbuf.alignment
+        columns = {value: block for value, block in unmirrored(self.blocks) if is_column(block, free)}
+        return {value: up(column_bytes(self.builder.timing, block), alignment) for value, block in columns.items()}
+
+    def _spread(self, rows: Iterable[hlo.SSAValue], loops: Sequence[tuple[int, int]]) -> None:
+        """Repeat ``rows`` over the partitions once, where ``loops`` would load them again."""
+        for value in rows:
+            if self._is_reread(value, loops) and all(not self.blocks[value].dims[dim + 1].stride for dim, _ in loops):
+                self.blocks[value] = spread_row(self.context, self.pool, value, self.blocks[value], self.partitions)
 
     def _body(self) -> Body:
         return Body(
@@ -275,8 +290,7 @@ class _Box:
         if not self.kernel.reduced or self.kernel.scanned >= 0:
             return False
         inputs = [value for value in self.inputs if self.blocks[value].alloc.space is Space.HBM]
-        resident = {value for value, block in self.blocks.items() if block.alloc.space is not Space.HBM}
-        alive = tiles_alive(self.kernel, [*self.plan.iotas], self.dying, {*self.fusion.within}, resident)
+        alive = tiles_alive(self.kernel, [*self.plan.iotas], self.dying, {*self.fusion.within}, self._resident())
         rows = loops_of(self.sizes, self._whole, 1)
         return STAGED * self._bytes_of(alive, inputs, rows) > self.builder.sbuf.largest_gap() * 0.95
 
@@ -286,17 +300,14 @@ class _Box:
         folded = {dim for dim, reduced in enumerate(self.reduced) if reduced}
         loops = loops_of(self.sizes, folded, 1)
         room = self.builder.sbuf.largest_gap()
-        columns = {v: block for v, block in unmirrored(self.blocks) if is_column(block, range(1, len(self.sizes) + 1))}
-        staying = kept_in({v: up(column_bytes(timing, block), alignment) for v, block in columns.items()}, room // 8)
+        staying = kept_in(self._columns(), room // 8)
         rows = {value: spread_bytes(self.blocks[value]) for value in self.inputs if self._is_spread(value)}
-        for value in kept_in(rows, room // 3):
-            if self._is_reread(value, loops) and all(not self.blocks[value].dims[dim + 1].stride for dim, _ in loops):
-                self.blocks[value] = spread_row(self.context, self.pool, value, self.blocks[value], self.partitions)
+        self._spread(kept_in(rows, room // 3), loops)
         kept = self._keep_columns(loops, staying)
         self.operands.partition_places = defer_partitions(
             kernel, self.member, self.blocks, dict(loops), self.fusion, self.context.splat
         )
-        on_chip = {value for value, block in self.blocks.items() if block.alloc.space is not Space.HBM}
+        on_chip = self._resident()
         along = {
             value: self.blocks[value]
             for value in self.inputs
@@ -317,7 +328,7 @@ class _Box:
         with TilePool(self.builder, self.pool.name, max(1, staged.kept_buffers)) as held:
             sections = Sections(self._body(), staged, held)
             self._nest(loops, {}, self.blocks, sections.steps)
-        self._end(kept)
+        self._store_columns(kept)
 
     def _keep_columns(
         self, loops: Sequence[tuple[int, int]], staying: Container[hlo.SSAValue]
