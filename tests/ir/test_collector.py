@@ -55,7 +55,7 @@ def test_what_was_made_inside_is_not_walked_by_a_young_collection():
 def test_garbage_of_many_pauses_is_collected(monkeypatch):
     monkeypatch.setattr(collector, "PATIENCE", 3000)
     most = 0
-    for _ in range(20):
+    for _ in range(8):
         with collector.paused():
             for _ in range(1000):
                 Cycle()

@@ -177,7 +177,7 @@ def test_calls_of_calls_that_no_memory_holds():
         )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(inline_calls, "MOST_COPIES", 1000)
-        with pytest.raises(CompileError, match=r"EVRF007.*more than 1,179 instructions"):
+        with pytest.raises(CompileError, match=r"EVRF007.*more than 1,119 instructions"):
             run_passes(module, ["inline_calls"], PassContext())
 
 

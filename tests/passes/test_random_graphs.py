@@ -13,13 +13,13 @@ from neuronx_cc.ir.reference import evaluate
 from neuronx_cc.passes.manager import PassContext, PassOptions, run_passes
 from neuronx_cc.passes.pipelines import DEFAULT_PIPELINE, pass_names
 
-EIGHTY = settings(max_examples=80)
+FORTY = settings(max_examples=40)
 
 EXACT_PASSES = ("canonicalize", "fold_constants", "fold_large_constants", "cse", "dce", "decompose", "clean_casts")
 
 
 @pytest.mark.parametrize("name", EXACT_PASSES)
-@EIGHTY
+@FORTY
 @given(text=modules())
 def test_pass_keeps_every_bit(name, text):
     module = parse_text(text)
@@ -29,7 +29,7 @@ def test_pass_keeps_every_bit(name, text):
     assert_same_bits(before, evaluate(module, inputs))
 
 
-@EIGHTY
+@FORTY
 @given(text=modules())
 def test_canonicalize_settles(text):
     """A second run finds nothing to do."""
@@ -40,7 +40,7 @@ def test_canonicalize_settles(text):
     assert print_module(module) == once
 
 
-@EIGHTY
+@FORTY
 @given(text=modules(dots=True))
 def test_pipeline_means_the_same_to_xla(text):
     """The printed result of the pipeline without casts, run by XLA, gives what XLA makes of the input."""
@@ -58,7 +58,7 @@ def test_pipeline_means_the_same_to_xla(text):
         np.testing.assert_allclose(got.astype(wide), want.astype(wide), rtol=tolerance, atol=tolerance)
 
 
-@EIGHTY
+@FORTY
 @given(text=modules(dtypes=("s32", "f32")))
 def test_narrowing_without_warnings_changes_no_value(text):
     """64-bit programs whose arithmetic is proved to fit give the same on 32 bits."""

@@ -83,7 +83,7 @@ def test_the_forward_pass_stays_an_attention() -> None:
     program = neuronx_cc.compile(jax.jit(function), *x).program
     assert sorted(line.split()[0] for line in program.schedules.values()) == ["attention", "chain"]
     assert program.hbm_bytes < 12 * 1024 * 1024 * 2
-    run(function, *arrays(3, 6, 1024, 64))
+    run(function, *arrays(3, 2, 1024, 64))
 
 
 def test_rows_and_columns_differ() -> None:
@@ -147,7 +147,7 @@ def test_rows_that_divide_badly_are_left_apart() -> None:
     assert not chains(executable)
 
 
-@pytest.mark.parametrize("shape", [(2, 3, 128, 64), (1, 5, 128, 128)], ids=str)
+@pytest.mark.parametrize("shape", [(2, 3, 128, 64), (1, 3, 128, 128)], ids=str)
 def test_heads_that_lie_beside_each_other_are_loaded_and_stored_together(shape: tuple[int, ...]) -> None:
     """In a layer: its casts are the chain's, as is the order of what it stores; keys may be as long as columns many."""
     batch, heads, rows, size = shape
