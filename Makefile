@@ -2,7 +2,7 @@
 # compiler, the native parts (setup.py) are built, and rebuilt when their sources change.
 #
 #   make demo      compile GPT-2 small, run it on the simulated trn1, compare with jaxlib
-#   make test      the tests, without those marked slow (full-size models); of one with many parameter sets, four
+#   make test      the tests, without those marked slow (full-size models); of one with many parameter sets, three
 #   make test-all  all tests, with all their parameter sets
 #   make test-frameworks  the quick tests of the front ends with PyTorch, its libraries of models, ONNX, Keras and
 #                  TensorFlow (3 GB, more unless pip's index has torch's wheels for CPUs alone)
