@@ -132,6 +132,7 @@ class _Box:
         self.loads = self.stores = self.pool
         """What is loaded and stored has memory of its own where several tiles are under way together."""
         self.overlap = Overlap(1)
+        """How tiles follow each other."""
         self.inputs = dict.fromkeys(area.inputs)
         self.dying: dict[int, list[hlo.SSAValue]] = {}
         """Op number -> values that nothing after it reads."""
@@ -231,9 +232,7 @@ class _Box:
         if loops or own * prod(steps) + more > room:
             fit(self.loads, streamed, loops, aligned, room // tiles)
         kept = self._keep_columns(loops, staying)
-        self.operands.partition_places = defer_partitions(
-            self.kernel, self.member, self.blocks, dict(loops), self.fusion, self.context.splat
-        )
+        self._defer_partitions(loops)
         self.dying = last_uses(self.kernel, self.member, self.fusion.within)
         body = self._body()
         kernel, iotas = self.kernel, self.plan.iotas
@@ -244,6 +243,12 @@ class _Box:
             lambda starts, blocks: body.steps(starts, blocks, Round(kernel.ops, self.dying, self.inputs, iotas)),
         )
         self._store_columns(kept)
+
+    def _defer_partitions(self, loops: Sequence[tuple[int, int]]) -> None:
+        """Let instructions read values of one a partition where they lie, of tiles of ``loops``."""
+        self.operands.partition_places = defer_partitions(
+            self.kernel, self.member, self.blocks, dict(loops), self.fusion, self.context.splat
+        )
 
     def _store_columns(self, kept: Sequence[tuple[Block, Block]]) -> None:
         """Store columns that stayed: (home, tile)."""
@@ -304,9 +309,7 @@ class _Box:
         rows = {value: spread_bytes(self.blocks[value]) for value in self.inputs if self._is_spread(value)}
         self._spread(kept_in(rows, room // 3), loops)
         kept = self._keep_columns(loops, staying)
-        self.operands.partition_places = defer_partitions(
-            kernel, self.member, self.blocks, dict(loops), self.fusion, self.context.splat
-        )
+        self._defer_partitions(loops)
         on_chip = self._resident()
         along = {
             value: self.blocks[value]
@@ -368,7 +371,7 @@ class _Box:
             if value not in self.inputs and block.alloc.space is Space.HBM and not kernel.is_row(hlo.shape_of(value))
         }
         at_once = {op.results[0] for index, op in enumerate(kernel.ops) if op.results[0] in self.dying.get(index, ())}
-        elsewhere = {*loaded, *stored, *(value for value, b in self.blocks.items() if b.alloc.space is not Space.HBM)}
+        elsewhere = {*loaded, *stored, *self._resident()}
         read = [up(prod(steps) * itemsize(self.blocks[value].dtype), alignment) for value in loaded]
         made = tiles_alive(kernel, [*self.plan.iotas], self.dying, {*self.fusion.within}, elsewhere)
         tiles = Tiles(

@@ -39,9 +39,9 @@ def tile_elements(
     ``sizes``: of the free dims; ``walk``: those scanned; ``ops``: that are emitted for all elements.
     """
     timing, kernel = builder.timing, plan.kernel
-    moved = [block for block in blocks.values() if block.alloc.space is Space.HBM and block.dims[0].stride]
+    moved = {v: block for v, block in blocks.items() if block.alloc.space is Space.HBM and block.dims[0].stride}
     whole = prod(sizes)
-    streamed, large = bool(moved), [block for block in moved if elements_of(block) * SMALL_SHARE > whole]
+    streamed, large = bool(moved), [block for block in moved.values() if elements_of(block) * SMALL_SHARE > whole]
     wide = kernel.reduced or not large
     size = streamed_elements(timing, itemsize("f32") if wide else max(itemsize(block.dtype) for block in large))
     live = len(kernel.ops) + len(inputs) + 2
@@ -64,8 +64,9 @@ def tile_elements(
     if len(kernel.ops) > 1 and whole > least:
         tiles = UNROLL if len(kernel.ops) < LONG_BODY else UNROLL // 2
         if moved:
-            loads = [blocks[value] for value in inputs if blocks[value] in moved]
-            tiles = _tiles(timing, loads, [block for block in moved if block not in loads], whole, ops, tiles)
+            loads = [moved[value] for value in inputs if value in moved]
+            stores = [block for value, block in moved.items() if value not in inputs]
+            tiles = _tiles(timing, loads, stores, whole, ops, tiles)
         return min(fits, max(least, -(-whole // tiles)))
     return fits
 

@@ -90,9 +90,7 @@ def _quickest(builder: Builder, target: Block, source: Block) -> tuple[float, re
     """(nanoseconds, how elements are put in order, whether by squares instead) of a copy into HBM."""
     timing, ordered = builder.timing, relayout_plan.ordered(target, source)
     relayout = relayout_plan.plan(timing, *ordered, room(builder))
-    run = relayout_plan.direct_run(relayout_plan.dims_of(*ordered), itemsize(ordered[0].dtype))
-    nbytes = prod(atom.size for atom in target.dims) * itemsize(target.dtype)
-    least = relayout.ns if relayout is not None else relayout_plan.direct_ns(timing, nbytes, run)
+    least = relayout.ns if relayout is not None else _direct_ns(builder, target, source)
     if source.alloc.space is Space.HBM and transpose_kernel.applies(target, source):
         squares = transpose_kernel.estimated_ns(timing, target, source)
         if squares < least:
@@ -112,22 +110,24 @@ def stored_ns(builder: Builder, target: View, source: View) -> float:
     if blocks is None:
         return inf
     there, here = blocks
-    run = relayout_plan.direct_run(relayout_plan.dims_of(*relayout_plan.ordered(there, here)), itemsize(there.dtype))
-    least = relayout_plan.direct_ns(builder.timing, prod(source.shape) * itemsize(there.dtype), run)
+    least = _direct_ns(builder, there, here)
     ns = crossed.nanoseconds(builder.timing, there, here) if is_crossed(builder, there, here, least) else None
     return least if ns is None else ns
 
 
 def put(builder: Builder, target: Block, source: Block, stream: Stream) -> None:
     """Copy by one DMA, what lies on chip put in order ahead of it where that is quicker."""
-    run = relayout_plan.direct_run(
-        relayout_plan.dims_of(*relayout_plan.ordered(target, source)), itemsize(target.dtype)
-    )
-    nbytes = prod(atom.size for atom in target.dims) * itemsize(target.dtype)
-    if is_crossed(builder, target, source, relayout_plan.direct_ns(builder.timing, nbytes, run)):
+    if is_crossed(builder, target, source, _direct_ns(builder, target, source)):
         crossed.copy(builder, target, source, stream)
     else:
         copy(builder, target, source, stream)
+
+
+def _direct_ns(builder: Builder, target: Block, source: Block) -> float:
+    """Time of one DMA."""
+    size, ordered = itemsize(target.dtype), relayout_plan.ordered(target, source)
+    run = relayout_plan.direct_run(relayout_plan.dims_of(*ordered), size)
+    return relayout_plan.direct_ns(builder.timing, prod(atom.size for atom in target.dims) * size, run)
 
 
 def is_crossed(builder: Builder, target: Block, source: Block, least: float) -> bool:
