@@ -456,7 +456,8 @@ def _indexed_dims(opcode: str, attributes: Attributes) -> Properties:
 
 def _branches(attributes: Attributes) -> Properties:
     if "branch_computations" in attributes:
-        return {"branches": CALLED(attributes.pop("branch_computations"))}
+        name = "branch_computations"
+        return {"branches": _convert(name, attributes.pop(name), CALLED)}
     if "true_computation" in attributes and "false_computation" in attributes:
         both = [attributes.pop("true_computation"), attributes.pop("false_computation")]
         return {"branches": StrsAttr(tuple(name.removeprefix("%") for name in both))}

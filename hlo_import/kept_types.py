@@ -5,11 +5,18 @@ import re
 from neuronx_cc.hlo_import.attributes import braced
 from neuronx_cc.hlo_import.lexer import MAX_NESTING, SourceText
 from neuronx_cc.hlo_import.literals import LiteralError, parse_literal
+from neuronx_cc.hlo_import.replica_groups import MESH_VALUE
 from neuronx_cc.hlo_import.shapes import TypedText, TypeReader
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.errors import CompileError
 
 _SCALAR = re.compile(r"[^\s,(){}]+(?:\([^()]*\))?")
+_BRACES_ALONE = {
+    "backend_config": SourceText.json_end,
+    "frontend_attributes": SourceText.brace_end,
+    "origin": SourceText.brace_end,
+}
+"""Attributes in which no other brackets need to match."""
 
 
 def literal_end(types: TypeReader, position: int, depth: int = 0) -> int:
@@ -60,3 +67,14 @@ def read_type(text: str) -> TypedText:
     if position < 0 or source.skip(position) < len(text):
         raise ValueError(f"expected a type such as f32[2,3]{{1,0}}, found {text[:60]!r}")
     return typed
+
+
+def value_end(types: TypeReader, name: str, start: int) -> int:
+    """Position after the value of attribute ``name``, which starts at ``start`` of the text of ``types``."""
+    source = types.source
+    if name == "literal":
+        return literal_end(types, start)
+    if (ends := _BRACES_ALONE.get(name)) and source.at(start) == "{":
+        return ends(source, start)
+    mesh = MESH_VALUE.match(source.text, start) if name == "replica_groups" else None
+    return mesh.end() if mesh else source.value_end(start)

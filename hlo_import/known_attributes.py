@@ -30,6 +30,14 @@ HEADER = frozenset(
         "replica_count",
     ]
 )
+INLINE_CALLS = frozenset(
+    ["to_apply", "body", "condition", "calls", "true_computation", "false_computation", "select", "scatter"]
+)
+"""Attributes whose computation may stand in place."""
+ASYNC_ATTRIBUTES = frozenset(
+    ["async_execution_thread", "backend_config", "control-predecessors", "frontend_attributes", "metadata", "sharding"]
+)
+"""Attributes of an asynchronous op itself when its short spelling also carries those of the op it wraps."""
 COUNTS = ("replica_count", "num_partitions")
 FLAGS = ("is_scheduled", "alias_passthrough_params")
 _ROUNDED = (

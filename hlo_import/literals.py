@@ -14,7 +14,10 @@ from neuronx_cc.ir.types import COMPLEX, FLOATS, INTEGERS, NUMPY_DTYPE, Shape
 
 Array = np.ndarray[Any, Any]
 
-_NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?)")
+_NUMBER = re.compile(r"(?:-?\d+(?:\.\d*)?|-\.\d+)(?:[eE][-+]?\d+)?")
+_WHOLE = re.compile(r"-?\d{1,4000}")
+_UNUSUAL = re.compile(r"[^-+\d.eE,\sinfa]|(?<![eE])\+|(?<![-\d])\.|\d{19}")
+"""What long literals of floats are read the careful way for: signs and points that XLA refuses, long numbers."""
 _NAN = re.compile(r"(-?)nan\((0x[0-9a-fA-F]{1,16})\)")
 _NESTING = re.compile(r"[(){},]")
 _PART = r"((?:[^(),{}]|\([^(),{}]*\))*)"
@@ -33,6 +36,8 @@ _INTEGER_RANGE = {
     for dtype in INTEGERS
     for bits in [int(dtype[1:])]
 }
+_WORD_RANGE = (-(1 << 63), (1 << 64) - 1)
+"""Of integers in XLA's text; those of 64 bits are taken modulo 2**64."""
 
 
 class LiteralError(Exception):
@@ -40,7 +45,10 @@ class LiteralError(Exception):
 
 
 def parse_literal(text: str, shape: Shape) -> Array:
-    """The array that ``text`` spells, of ``shape``; a lone scalar stands for a splat. Raises ``LiteralError``."""
+    """The array that ``text`` spells, of ``shape``. Raises ``LiteralError``.
+
+    A lone value of a larger array is its first element, and the others are 0, as XLA reads it.
+    """
     if "/" in text:
         text = COMMENT.sub(" ", text)
     if "..." in text:
@@ -48,8 +56,9 @@ def parse_literal(text: str, shape: Shape) -> Array:
     if shape.rank == 0 or ("{" not in text and shape.size):
         if "{" in text or "}" in text:
             raise LiteralError(f"expected one value of {shape.dtype} without braces")
-        scalar = _elements(text, shape.dtype, 1)
-        return np.broadcast_to(scalar.reshape(()), shape.dims)
+        array = np.zeros(shape.dims, shape.numpy_dtype)
+        array.reshape(-1)[:1] = _elements(text, shape.dtype, 1)
+        return array
     try:
         _check_structure(text, shape)
     except LiteralError:
@@ -116,10 +125,13 @@ def _elements(text: str, dtype: str, count: int) -> Array:
         values = _fast_numbers(text, np.dtype(np.int64), count)
         if values is not None:
             return _narrow(values, dtype)
-    elif dtype in FLOATS and count > 64 and "(" not in text and "x" not in text and "-nan" not in text:
+    elif dtype in FLOATS and count > 64 and not _UNUSUAL.search(text.translate(_TO_SPACE)) and "-nan" not in text:
         values = _fast_numbers(text, np.dtype(np.float64), count)
         if values is not None:
-            return _round(values, dtype)
+            found = _round(values, dtype)
+            # what is out of range is no number any more
+            if np.count_nonzero(~np.isfinite(found)) == text.count("inf") + text.count("nan"):
+                return found
     words = text.replace("{", " ").replace("}", " ").split(",")
     if len(words) != count:
         if count == 0 and not text.translate(_TO_SPACE).strip():
@@ -135,9 +147,7 @@ def _elements(text: str, dtype: str, count: int) -> Array:
 def _fast_numbers(text: str, dtype: np.dtype[Any], count: int) -> Array | None:
     """All numbers of a long literal, or None when something in it needs the careful way (which then explains)."""
     flat = text.translate(_TO_SPACE)
-    if re.search(r"[^-+\d.eE,\sinfa]", flat):
-        return None
-    if dtype.kind == "i" and re.search(r"[.eEinfa]|\d{19}", flat):
+    if dtype.kind == "i" and re.search(r"[^-\d,\s]|\d{19}", flat):
         return None
     # NumPy warns of text it cannot read to the end, and stops there
     with warnings.catch_warnings():
@@ -167,27 +177,32 @@ def _round(values: Array, dtype: str) -> Array:
 
 
 def _truth(word: str) -> bool:
-    if word in ("true", "1"):
-        return True
-    if word in ("false", "0"):
-        return False
-    raise LiteralError(f"expected true, false, 1 or 0, found {word[:40]!r}")
+    if word in _WORDS:
+        return bool(_WORDS[word])
+    if _WHOLE.fullmatch(word):
+        return int(word) != 0
+    raise LiteralError(f"expected true, false or an integer, found {word[:40]!r}")
 
 
 def _integer(word: str, dtype: str) -> int:
     if word in _WORDS:
         return int(_WORDS[word])
-    if not re.fullmatch(r"[-+]?\d{1,24}", word):
+    if not _WHOLE.fullmatch(word):
         raise LiteralError(f"expected an integer of {dtype}, found {word[:40]!r}")
-    low, high = _INTEGER_RANGE[dtype]
-    if not low <= int(word) <= high:
+    value, (low, high) = int(word), _INTEGER_RANGE[dtype]
+    if high - low == 2**64 - 1 and _WORD_RANGE[0] <= value <= _WORD_RANGE[1]:
+        return (value - low) % 2**64 + low
+    if not low <= value <= high:
         raise LiteralError(f"expected a value of {dtype}, between {low} and {high}, found {word}")
-    return int(word)
+    return value
 
 
 def _floats(words: list[str], dtype: str) -> Array:
     values = np.array([_float(word, dtype) for word in words], np.float64)
     array = _round(values, dtype)
+    for index in np.flatnonzero(~np.isfinite(array)).tolist():
+        if words[index][-1:] in "0123456789.":
+            raise LiteralError(f"expected a value in the range of {dtype}, found {words[index][:40]}")
     # the sign and payload of a NaN do not survive conversions: set its bits
     for index, word in enumerate(words):
         if "nan" in word:
@@ -196,20 +211,16 @@ def _floats(words: list[str], dtype: str) -> Array:
 
 
 def _float(word: str, dtype: str) -> float:
+    if _WHOLE.fullmatch(word) and len(word) > 18:
+        return float(_integer(word, "s64") or word)  # -0 has its sign
     if _NUMBER.fullmatch(word):
         return float(word)
-    plain = word.lstrip("+-")
-    if plain in ("inf", "infinity"):
+    if word in ("inf", "-inf"):
         return float(word)
-    if plain == "nan" or _NAN.fullmatch(word):
+    if word in ("nan", "-nan") or _NAN.fullmatch(word):
         return float("nan")
     if word in _WORDS:
         return _WORDS[word]
-    if re.fullmatch(r"[-+]?0[xX][0-9a-fA-F.]{1,40}(?:[pP][-+]?\d{1,6})?", word):
-        try:
-            return float.fromhex(word)
-        except (ValueError, OverflowError):
-            pass
     raise LiteralError(f"expected a number of {dtype}, found {word[:40]!r}")
 
 
@@ -217,6 +228,8 @@ def _nan(word: str, dtype: str) -> Array:
     layout = _NAN_LAYOUT.get(dtype)
     storage = NUMPY_DTYPE[dtype]
     if layout is None:
+        if "(" in word:
+            raise LiteralError(f"expected a NaN without a payload in {dtype}, found {word}")
         value = np.array([np.nan]).astype(storage)
         return np.negative(value) if word.startswith("-") else value
     bits, mantissa = layout

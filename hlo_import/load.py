@@ -2,6 +2,7 @@
 
 import re
 
+from neuronx_cc.hlo_import.lone import LONE
 from neuronx_cc.ir import collector, hlo
 from neuronx_cc.ir.errors import CompileError, UsageError
 
@@ -23,7 +24,7 @@ def detect(data: bytes) -> str:
         return "text"
     if _is_text(head) and stripped.startswith((b"module", b"#", b"func.func", b'"builtin.module"', b"vhlo", b"!")):
         return "stablehlo"
-    if _is_text(head) and _COMPUTATION.match(stripped):
+    if _is_text(head) and (_COMPUTATION.match(stripped) or LONE.match(stripped.decode("utf-8", "replace"))):
         return "text"
     for magic, what in _KNOWN:
         if magic in head[: 2048 if magic == b"ustar" else len(magic)]:

@@ -7,17 +7,27 @@ One fast path of regular expressions covers the usual instruction; everything el
 
 import re
 from dataclasses import replace
+from functools import cache
 
 from neuronx_cc.hlo_import.attributes import Attributes, MalformedAttribute, names, read_attributes, unquote
 from neuronx_cc.hlo_import.builder import build_module
 from neuronx_cc.hlo_import.header import read_header
-from neuronx_cc.hlo_import.kept_types import literal_end
-from neuronx_cc.hlo_import.known_attributes import attribute_problem
-from neuronx_cc.hlo_import.lexer import COMMENT, IDENTIFIER, MAX_NESTING, NAME, RESERVED, SourceText, without_comments
+from neuronx_cc.hlo_import.kept_types import value_end
+from neuronx_cc.hlo_import.known_attributes import ASYNC_ATTRIBUTES, INLINE_CALLS, attribute_problem
+from neuronx_cc.hlo_import.lexer import (
+    COMMENT,
+    IDENTIFIER,
+    MAX_NESTING,
+    NAME,
+    RESERVED,
+    SPACE,
+    SourceText,
+    without_comments,
+)
 from neuronx_cc.hlo_import.literals import LiteralError, literal_parts, parse_literal, splat_view
-from neuronx_cc.hlo_import.metadata import TABLES, Metadata, StackFrames, read_metadata, read_table
-from neuronx_cc.hlo_import.raw import INFERRED, Properties, RawComputation, RawInstruction, RawModule
-from neuronx_cc.hlo_import.replica_groups import MESH_VALUE
+from neuronx_cc.hlo_import.lone import LONE, as_parameter
+from neuronx_cc.hlo_import.metadata import TABLES, StackFrames, read_metadata, read_table
+from neuronx_cc.hlo_import.raw import INFERRED, Properties, RawComputation, RawInstruction, RawModule, parameter
 from neuronx_cc.hlo_import.shapes import TypedText, TypeReader, type_text
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.constants import ConstantPool
@@ -27,32 +37,20 @@ _NAME = rf"%?({NAME})"
 _HEAD = re.compile(rf"(ROOT\s+)?{_NAME}\s*(?<![\w.\-])=\s*([a-z]\w*)\[([\d,]*)\](?:\{{([\d,]+)\}})?\s+([a-z][\w\-]*)\(")
 _ROOT = re.compile(r"ROOT(?![\w.\-])")
 _OPCODE = re.compile(r"[A-Za-z][\w\-]*(?![\w.\-\[])")
-_OPERANDS = re.compile(r"([\w.\-%, ]*)\)")
+_OPERANDS = re.compile(r" *((?:%?[\w.\-]+ *, *)*%?[\w.\-]+)? *\)")
+_TYPE_BEGINS = re.compile(rf"\(|[a-z]\w*{SPACE.pattern}\[", re.DOTALL)
 _ATTRIBUTE = re.compile(r'\s*,\s*(?!literal=)([A-Za-z_][\w\-]*)=([^\s,{}()\[\]"/]+|\{[^{}"/]*\})(?=[\s,}]|$)')
 _ATTRIBUTE_NAME = re.compile(rf"({NAME})=")
 _TYPED_OPERAND = re.compile(rf"(?:([a-z]\w*)\[([^\][\n]*)\](?:\{{([\d,]+)\}})?\s+)?{_NAME}\s*(?=[,)/])")
 _ENTRY = re.compile(r"ENTRY(?![\w.\-])")
 _NUMBER = re.compile(r"\d{1,9}(?!\d)")
 _PARENTHESIS = re.compile(rf"[()]|{COMMENT.pattern}", re.DOTALL)
-_INLINE_CALLS = frozenset(
-    ["to_apply", "body", "condition", "calls", "true_computation", "false_computation", "select", "scatter"]
-)
 _TYPED = frozenset(["parameter", "constant"])
 """Opcodes whose type the parser needs itself."""
 _OVERLOOKED = {"rng-bit-generator": 1}
 """Opcode -> how many of its operands count; XLA overlooks those after them."""
-_BRACES_ALONE = {
-    "backend_config": SourceText.json_end,
-    "frontend_attributes": SourceText.brace_end,
-    "origin": SourceText.brace_end,
-}
-"""Attributes in which no other brackets need to match."""
 _NO_OPERANDS: list[str] = []
 MAX_INLINE_DEPTH = 50
-ASYNC_ATTRIBUTES = frozenset(
-    ["async_execution_thread", "backend_config", "control-predecessors", "frontend_attributes", "metadata", "sharding"]
-)
-"""Attributes of an asynchronous op itself when its short spelling also carries those of the op it wraps."""
 
 
 def parse_text(text: str, source: str = "") -> hlo.HloModule:
@@ -70,7 +68,8 @@ class TextParser:
         self.frames = StackFrames()
         self.constants = ConstantPool()
         self.computations: list[RawComputation] = []
-        self._metadata: dict[str, Metadata] = {}
+        self.lone: RawComputation | None = None
+        self._read_metadata = cache(lambda text: read_metadata(text, self.frames))
         self._properties: dict[tuple[str, tuple[tuple[str, str], ...]], Properties] = {}
 
     def module(self) -> RawModule:
@@ -82,6 +81,8 @@ class TextParser:
             name, position = source.identifier(position + len("HloModule"), "the name of the module")
             position += source.at(position) == ":"
             header, position = self._attributes(position)
+        elif LONE.match(self.text, position):
+            return self._lone(position)
         length = len(self.text)
         while (position := source.skip(position)) < length:
             word = IDENTIFIER.match(self.text, position)
@@ -98,6 +99,15 @@ class TextParser:
         return RawModule(
             name, self.computations, self._error, self.constants, facts.aliases, facts.donors, facts.rest, source.source
         )
+
+    def _lone(self, position: int) -> RawModule:
+        """One instruction, which is all there is."""
+        self.lone = RawComputation("_", [], None, position, True)
+        end = self.source.skip(self._instruction(position, self.lone, 0, None))
+        if end < len(self.text):
+            raise self.source.error(end, f"expected nothing after an instruction alone, found {self.source.found(end)}")
+        self.computations.append(self.lone)
+        return RawModule("_", self.computations, self._error, self.constants, source=self.source.source)
 
     def _error(self, position: int, message: str, loc: Loc | None = None) -> CompileError:
         return self.source.error(position, message, loc=loc)
@@ -127,6 +137,8 @@ class TextParser:
         source = self.source
         scan = source.skip(position + 1)
         while source.at(scan) != ")":
+            if source.at(scan) == "%":
+                raise source.error(scan, "expected the name of a parameter, without a %")
             _, scan = source.identifier(scan, "the name of a parameter")
             _, scan = self.types.read(source.expect(scan, ":", "after the name of a parameter"))
             scan = source.skip(scan)
@@ -154,7 +166,9 @@ class TextParser:
             raise source.error(position, f"expected at least one instruction in computation {computation.name}")
         return position + 1
 
-    def _instruction(self, position: int, computation: RawComputation, depth: int, defined: "set[str | int]") -> int:
+    def _instruction(
+        self, position: int, computation: RawComputation, depth: int, defined: "set[str | int] | None"
+    ) -> int:
         source, text = self.source, self.text
         head = _HEAD.match(text, position)
         if head is not None:
@@ -167,7 +181,7 @@ class TextParser:
         else:
             root, name, scan = self._head(position)
             type_start = source.skip(scan)
-            if _OPCODE.match(text, type_start):
+            if (word := _OPCODE.match(text, type_start)) and word.group() not in RESERVED:
                 typed, scan = TypedText(INFERRED), type_start
             else:
                 typed, scan = self.types.read(type_start)
@@ -183,7 +197,8 @@ class TextParser:
         instruction.spelled = typed.spelled
         opcode, scan = self._given(scan, instruction, computation)
         attributes, scan = self._attributes(scan, computation, depth)
-        self._check_order(instruction, attributes.get("control-predecessors", "{}"), defined)
+        known = {each.key for each in computation.instructions} if defined is None else defined
+        self._check_order(instruction, attributes.get("control-predecessors", "{}"), known)
         try:
             metadata = self._read_metadata(attributes.pop("metadata", ""))
         except ValueError as problem:
@@ -192,11 +207,7 @@ class TextParser:
         instruction.loc = Loc(
             name, metadata.op_name, metadata.source_file, metadata.source_line, source.line_of(position)
         )
-        if opcode == "parameter":
-            self._check_attributes(instruction, opcode, attributes)
-            instruction.properties = {"extra": hlo.ExtraAttr(tuple(sorted(attributes.items())))} if attributes else {}
-        else:
-            self._finish(instruction, opcode, attributes, opcode_position)
+        self._finish(instruction, opcode, attributes, opcode_position)
         computation.instructions.append(instruction)
         if root:
             if computation.root is not None:
@@ -244,14 +255,15 @@ class TextParser:
         # no name of an instruction has such a key
         nested.key = f"{opcode}({begin})"
         opcode, position = self._given(position, nested, computation, depth + 1)
-        if opcode != "parameter":
-            self._finish(nested, opcode, {}, begin)
+        self._finish(nested, opcode, {}, begin)
         computation.instructions.append(nested)
         return str(nested.key), position
 
     def _head(self, position: int) -> tuple[bool, str, int]:
         """Whether ``ROOT`` stands at ``position``, the name after it, and the position after the equals sign."""
         source = self.source
+        if self.lone and _TYPE_BEGINS.match(self.text, position):
+            return False, "_", position
         root = _ROOT.match(self.text, position)
         scan = source.skip(root.end()) if root else position
         name = IDENTIFIER.match(self.text, scan)
@@ -266,7 +278,7 @@ class TextParser:
 
     def _finish(self, instruction: RawInstruction, opcode: str, attributes: Attributes, position: int) -> None:
         """Sets opcode and properties; unwraps the short spelling of asynchronous ops, such as ``call-start``."""
-        if opcode not in hlo.OPCODES:
+        if opcode not in hlo.OPCODES and opcode not in _TYPED:
             base, _, stage = opcode.rpartition("-")
             if base not in hlo.OPCODES or stage not in ("start", "update", "done"):
                 raise self.source.error(position, f"expected an HLO opcode, found {opcode!r}", "EVRF001")
@@ -282,7 +294,7 @@ class TextParser:
         properties = self._properties.get(key)
         if properties is None:
             self._check_attributes(instruction, opcode, attributes)
-            if opcode == "constant":
+            if opcode in _TYPED:
                 properties = {"extra": hlo.ExtraAttr(tuple(sorted(attributes.items())))} if attributes else {}
             else:
                 properties = self._read_properties(instruction, opcode, attributes)
@@ -308,7 +320,7 @@ class TextParser:
         return self.source.error(position, message)
 
     def _wrap(self, instruction: RawInstruction, base: str, attributes: Attributes, position: int, thread: str) -> str:
-        """Adds the computation that the long spelling of an asynchronous op calls; returns its name."""
+        """Adds the computation that an asynchronous op calls in its long spelling; returns its name."""
         parts = instruction.type.data if isinstance(instruction.type, hlo.TupleType) else ()
         if len(parts) < 2 or not isinstance(parts[0], hlo.TupleType):
             raise self.source.error(
@@ -319,8 +331,7 @@ class TextParser:
         loc, where = instruction.loc, instruction.position
         parameters = [f"param_{index}" for index in range(len(parts[0].data))]
         body = [
-            RawInstruction(key, "parameter", type_, _NO_OPERANDS, {}, Loc(key), where, parameter=index)
-            for index, (key, type_) in enumerate(zip(parameters, parts[0].data, strict=True))
+            parameter(*each, where, index) for index, each in enumerate(zip(parameters, parts[0].data, strict=True))
         ]
         inner = RawInstruction(f"{base}.wrapped", base, parts[1], parameters, {}, loc, where)
         self._finish(inner, base, attributes, position)
@@ -329,12 +340,6 @@ class TextParser:
             RawComputation(name, [*body, inner], inner.key, where, execution_thread=unquote(thread))
         )
         return name
-
-    def _read_metadata(self, text: str) -> Metadata:
-        known = self._metadata.get(text)
-        if known is None:
-            known = self._metadata[text] = read_metadata(text, self.frames)
-        return known
 
     def _parameter(self, position: int, instruction: RawInstruction) -> int:
         source = self.source
@@ -380,8 +385,8 @@ class TextParser:
             instruction.opcode, instruction.operands = "tuple", keys
             return
         if not isinstance(instruction.type, hlo.ArrayType):
-            expected = f"expected a constant of an array type, found {type_text(instruction.type)}"
-            raise self.source.error(position, expected)
+            found = type_text(instruction.type)
+            raise self.source.error(position, f"expected a constant of an array type, found {found}")
         shape = instruction.type.data
         try:
             array = parse_literal(text, shape)
@@ -402,12 +407,9 @@ class TextParser:
         """Keys of the operands, the types before them if there are any, and the position after the parenthesis."""
         match = _OPERANDS.match(self.text, position)
         if match is not None:
-            names = match.group(1).replace("%", "").replace(" ", "").split(",")
-            # "a b" would have become one name; only typed operands have such a space, and those have brackets
-            if all(names) and " " not in match.group(1).strip().replace(", ", "") and RESERVED.isdisjoint(names):
+            names = match.group(1).replace("%", "").replace(" ", "").split(",") if match.group(1) else []
+            if RESERVED.isdisjoint(names):
                 return names, None, match.end()
-            if names == [""]:
-                return [], None, match.end()
         source = self.source
         operands: list[str] = []
         types: list[hlo.Attribute | None] = []
@@ -417,22 +419,25 @@ class TextParser:
                 scan = source.skip(scan + 1)
                 continue
             typed = _TYPED_OPERAND.match(self.text, scan)
-            if typed is not None:
+            if typed and (typed[4] not in RESERVED or self.text[typed.start(4) - 1] == "%"):
                 dtype, dims, layout, name = typed.groups()
-                if name in RESERVED and self.text[typed.start(4) - 1] != "%":
-                    source.identifier(typed.start(4), "the name of an operand")
                 scan = typed.end()
                 known = None if dtype is None else self.types.array(dtype, dims, layout, typed.start())
             else:
                 known = None
-                if source.at(scan) == "(" or re.compile(r"[a-z]\w*\[").match(self.text, scan):
+                if _TYPE_BEGINS.match(self.text, scan):
                     known, scan = self.types.read(scan)
                     scan = source.skip(scan)
                 begin = scan
-                name, scan = source.identifier(scan, "the name of an operand")
+                unnamed = computation is self.lone and known and source.at(scan) in ",)"
+                name, scan = ("", scan) if unnamed else source.identifier(scan, "the name of an operand")
                 if source.at(after := source.skip(scan)) == "(" and source.at(begin) != "%":
+                    if computation is self.lone and known:  # one that nothing reads
+                        as_parameter(computation, name, known, scan)
                     name, scan = self._nested(name, after + 1, known or TypedText(INFERRED), computation, depth)
                     known = None
+            if computation is self.lone and known:
+                name = as_parameter(computation, name, known, scan)
             operands.append(name)
             types.append(known.type if known else None)
             scan = source.skip(scan)
@@ -463,13 +468,13 @@ class TextParser:
                         scan, f"expected an attribute such as dimensions={{0}}, found {source.found(scan)}"
                     )
                 name, start = head.group(1), source.skip(head.end())
-                inline = computation is not None and name in _INLINE_CALLS and source.at(start) == "{"
+                inline = computation is not None and name in INLINE_CALLS and source.at(start) == "{"
                 if not inline:
-                    end = self._value_end(name, start)
+                    end = value_end(self.types, name, start)
                     value = text[start:end]
                     if name != "backend_config":  # whose text is the backend's
                         value = without_comments(value)
-            if match is not None and computation is not None and name in _INLINE_CALLS and value[0] == "{":
+            if match is not None and computation is not None and name in INLINE_CALLS and value[0] == "{":
                 inline, start = True, match.start(2)
             if inline:
                 assert computation is not None
@@ -480,15 +485,6 @@ class TextParser:
                 raise source.error(position, f"expected attribute {name} once, found it twice")
             attributes[name] = value
             position = end
-
-    def _value_end(self, name: str, start: int) -> int:
-        """Position after the value of attribute ``name``."""
-        if name == "literal":
-            return literal_end(self.types, start)
-        if (ends := _BRACES_ALONE.get(name)) and self.source.at(start) == "{":
-            return ends(self.source, start)
-        mesh = MESH_VALUE.match(self.text, start) if name == "replica_groups" else None
-        return mesh.end() if mesh else self.source.value_end(start)
 
     def _inline(self, position: int, outer: RawComputation, attribute: str, depth: int) -> tuple[str, int]:
         if depth >= MAX_INLINE_DEPTH:

@@ -38,6 +38,11 @@ class RawInstruction:
     """Types written before the operands in the long form of the text, to compare with what the operands are."""
 
 
+def parameter(name: str, type_: hlo.Attribute, position: int, number: int) -> RawInstruction:
+    """The parameter ``number`` of a computation."""
+    return RawInstruction(name, "parameter", type_, (), {}, Loc(name), position, parameter=number)
+
+
 @dataclass(slots=True)
 class RawComputation:
     name: str

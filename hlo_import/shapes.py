@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 from math import prod
 
-from neuronx_cc.hlo_import.lexer import COMMENT, UNSUPPORTED_DTYPES, SourceText, without_comments
+from neuronx_cc.hlo_import.lexer import COMMENT, SPACE, UNSUPPORTED_DTYPES, SourceText, without_comments
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.types import NUMPY_DTYPE, itemsize
 
@@ -18,7 +18,7 @@ MAX_BYTES = 2**47
 MAX_RANK = 64
 
 Layout = tuple[int, ...]
-_ARRAY = re.compile(r"([A-Za-z]\w*)\[([^][]*)\]")
+_ARRAY = re.compile(rf"([A-Za-z]\w*){SPACE.pattern}\[([^][]*)\]", re.DOTALL)
 _NUMBERS = r"(?:-?[\d*]+(?:,-?[\d*]+)*)?"
 _LAYOUT = re.compile(
     rf"\{{({_NUMBERS})(?::(?:D\((?:[CDHS]\+?~?(?:,(?!\))|(?=\))))*\))?((?:T(?:\({_NUMBERS}\))+)?(?:L\(\d+\))?(?:#\(u\d+\))?"

@@ -74,7 +74,35 @@ LEFT_OUT = (
 )
 """Numbers that are not there, some of which XLA reads as 0."""
 BELOW = "below {\n  x = f32[] parameter(0)\n  ROOT r = f32[] add(x, y)\n  y = f32[] parameter(1)\n}\n\n"
+LONE = (
+    "ROOT r = f32[4] add(f32[4], f32[4])", "f32[4]{0} add(f32[4] %x, f32[4]{0} %y)", "r = add(f32[4] x, f32[4] x)",
+    "(f32[4], s32[]) tuple(f32[4], s32[] n)", "f32[4] add(f32[4] _1, f32[4])", "f32[4] add(f32[4], f32[4] _0)",
+    "f32[4] get-tuple-element((f32[4], s32[]) t), index=0", "r = f32[4] parameter(0)", "f32[] constant(1)",
+    "f32[4] negate(abs(f32[4] x))", "f32[4] negate(f32[4] abs(f32[4] x))", "f32[4] add(x, y)",
+    "f32[4] negate(f32[4] x) y",
+    "f32[4] fusion(f32[4]), kind=kLoop, calls={ p = f32[4] parameter(0) ROOT r = negate(p) }",
+    "/* c */ f32[4] negate(f32[4] x), control-predecessors={x}", "ROOT f32[4] negate(f32[4] x)", "negate(f32[4] x)",
+)  # fmt: skip
+"""Instructions alone."""
+WORDS = (
+    "f32[2,2] 3", "f32[2] 1,2", "pred[3] true", "pred[] 2", "pred[2] {-3,0}", "s64[] 9223372036854775808", "u64[] -1",
+    "s64[] 18446744073709551616", "u32[] -1", "s32[] +1", "f32[] +1", "f32[] .5", "f32[] -.5", "f32[] 1.", "f32[] 1.e5",
+    "f32[] infinity", "f32[] +inf", "f32[] 0x1p3", "f32[] 1e39", "f32[] -3.4028236e38", "f32[] 3.4028235e38",
+    "f32[] 18446744073709551615", "f32[] 18446744073709551616", "bf16[] 3.4e38", "f16[] 65519", "f16[] 65520",
+    "f64[] -1e309",
+    "f8e4m3fn[] 500", "f8e4m3fn[] nan(0x1)", "f8e5m2[] 60000", "f8e4m3[] 250", "c64[] (1e39,0)", "c64[] (+1,0)",
+    *(f"f32[65] {{{','.join([word] * 65)}}}" for word in ("+1", ".5", "1e400", "inf", "1e39", "1.")),
+)  # fmt: skip
+"""Types of constants and what stands for their values."""
+SPACED = ("f32 [4]", "f32/*x*/[4] {0}", "(f32 [4], s32 [])", "f32[ 4 ]", "f32 [4")
 EITHER: dict[str, str] = {
+    **{f"alone {each}": each for each in LONE},
+    **{f"value {each}": entry(f"r = {each.replace(' ', ' constant(', 1)})") for each in WORDS},
+    **{f"type {each}": entry(f"a = {each} parameter(0)", f"r = negate({each} a)") for each in SPACED},
+    "type left out %%a": entry(A, "r = f32[4] negate(%%a)"),
+    "type left out a%b": entry(A, "ab = f32[4] abs(a)", "r = f32[4] negate(a%b)"),
+    "type no branches": entry("i = s32[] parameter(0)", "r = f32[4] conditional(i), branch_computations={}"),
+    "type in a signature %a": entry(A, "r = f32[4] negate(a)").replace("main {", "main (%a: f32[4]) -> f32[4] {"),
     **{f"left out in {each}": entry(A, f"r = f32[4] {each}") for each in LEFT_OUT},
     **{
         f"left out in {each}": entry(A, "r = f32[4] negate(a)").replace("HloModule m", f"HloModule m, {each}")
