@@ -32,7 +32,7 @@ _LEVEL = 6
 
 
 class Budget(NamedTuple):
-    """How many bytes members may have: some, and so many for each byte of the archive, up to a limit."""
+    """How much members may have of something: some, and so much for each byte of the archive, up to a limit."""
 
     base: int
     ratio: int
@@ -42,8 +42,10 @@ class Budget(NamedTuple):
         return min(self.base + self.ratio * payload, self.most)
 
 
-TEXT = Budget(4 << 20, 32, 1 << 30)
-"""All JSON members together. Those of compiled programs are 10 to 20 times as long as their compressed form."""
+TEXT = Budget(4 << 20, 16, 1 << 28)
+"""Bytes of all JSON members together. Compiled programs have up to 3.2 for each byte of the archive."""
+VALUES = Budget(1 << 18, 1, 1 << 25)
+"""JSON values in them, up to 64 bytes each when read. Compiled programs have up to 0.5 for each byte of the archive."""
 TABLES = Budget(16 << 20, 256, 1 << 30)
 """All tables together. Those of compiled programs are 15 to 150 times as long as their compressed form."""
 _GZIP = b"\x1f\x8b"
@@ -71,6 +73,7 @@ def write(
     """
     parts = {**texts, **tables}
     sizes = [sum(len(_bytes_of(content)) for content in group.values()) for group in (texts, tables)]
+    sizes.append(sum(_values(content) for content in texts.values()))
     for level in (_LEVEL, 0) if compress else (None,):
         file.seek(HEADER_SIZE)
         if level == 0:  # written once more; devices cannot be cut
@@ -82,7 +85,7 @@ def write(
                 digest.update(chunk)
                 size += len(chunk)
                 file.write(chunk)
-        if all(needed <= budget.of(size) for needed, budget in zip(sizes, (TEXT, TABLES), strict=True)):
+        if all(needed <= budget.of(size) for needed, budget in zip(sizes, (TEXT, TABLES, VALUES), strict=True)):
             break
     file.seek(0)
     file.write(_header(size, digest.digest(), version, name))
@@ -122,6 +125,11 @@ def _bytes_of(content: Any) -> memoryview:
     return memoryview(content)
 
 
+def _values(text: bytes) -> int:
+    """No less than the number of JSON values in a text."""
+    return 1 + sum(map(text.count, (b",", b"[", b"{")))
+
+
 def _compressed(chunks: Iterator[Bytes], level: int) -> Iterator[bytes]:
     """One gzip member (zlib writes no time stamp)."""
     compressor = zlib.compressobj(level, zlib.DEFLATED, 16 + zlib.MAX_WBITS)
@@ -156,7 +164,7 @@ class Reader:
         self.compressed = bytes(payload[:2]) == _GZIP
         self._source = _Inflater(payload) if self.compressed else _Plain(payload)
         self._payload_size = len(payload)
-        self._text, self._tables = TEXT.of(len(payload)), TABLES.of(len(payload))
+        self._text, self._tables, self._values = (each.of(len(payload)) for each in (TEXT, TABLES, VALUES))
 
     def text(self, name: str) -> bytes:
         """The next member, which must be called ``name``."""
@@ -164,7 +172,11 @@ class Reader:
         if size > self._text:
             raise malformed(f"{name} has {size} bytes, more than a file of this size can need")
         self._text -= size
-        return bytes(self._end(name, size, self._source.take(size)))
+        content = bytes(self._end(name, size, self._source.take(size)))
+        self._values -= _values(content)
+        if self._values < 0:
+            raise malformed(f"{name} has more values than a file of this size can need")
+        return content
 
     def table(self, name: str, size: int) -> Any:
         """The next member, which must be called ``name`` and be ``size`` bytes long, as a ``uint8`` array."""

@@ -14,13 +14,17 @@ import numpy as np
 
 from neuronx_cc.runtime.intervals import Array
 
-ABI = 1
+ABI = 2
 """Must be the number in race_core.cpp."""
 PATH = Path(__file__).parent / "native" / "librace.so"
 MAX_PAGES = 1 << 22
 """Pages that are walked through natively, some 130 bytes each."""
-MAX_PAIRS = 1 << 23
+MAX_PAIRS = 1 << 21
 """Pairs that there is room for; the callers look at more part by part."""
+MAX_CANDIDATES = 1 << 29
+"""Accesses that are looked at beside others, some seconds; programs without races have fewer than a thousandth."""
+NO_ROOM, NO_TIME = 1, 2
+"""Why not all pairs are there; numbers of race_core.cpp."""
 _MAX_SLOTS = 16
 _MOST = (1 << 31) - 1
 
@@ -36,7 +40,7 @@ def load() -> ctypes.CDLL | None:
         return None
     word, array = ctypes.c_int64, ctypes.c_void_p
     library.race_clocks.argtypes = [word, array, array, word, array, array, word, *[array] * 7]
-    library.race_pairs.argtypes = [word, *[array] * 5, word, *[array] * 5, word, word, array, array]
+    library.race_pairs.argtypes = [word, *[array] * 5, word, *[array] * 5, word, word, word, array, array, array]
     library.race_distinct.argtypes = [word, array, array, array]
     library.race_clocks.restype = library.race_pairs.restype = library.race_distinct.restype = word
     return library
@@ -80,8 +84,10 @@ def pairs(
     positions: Array,
     versions: Array,
     known: Array,
-) -> tuple[Array, Array] | None:
+) -> tuple[Array, Array, int] | None:
     """Pairs (earlier, later) of accesses whose hulls meet, one of them a write, that clocks do not order.
+
+    The last number is 0, or says why they are not all: NO_ROOM or NO_TIME.
 
     ``accesses``: the numbers of those looked at, and of all accesses instruction, footprint and whether they write.
     ``footprints``: base, end, first and last partition, lowest and highest page. The other columns have a row for each
@@ -101,6 +107,7 @@ def pairs(
     )
     writes, slots, known = np.ascontiguousarray(writes, bool), np.ascontiguousarray(slots), np.ascontiguousarray(known)
     earlier, later = np.empty((2, MAX_PAIRS), np.int64)
+    end = np.zeros(1, np.int64)
     found = library.race_pairs(
         len(chosen),
         *_pointers(chosen, at, touched, writes, facts),
@@ -108,9 +115,10 @@ def pairs(
         *_pointers(slots, pieces, positions, versions, known),
         count,
         MAX_PAIRS,
-        *_pointers(earlier, later),
+        MAX_CANDIDATES,
+        *_pointers(earlier, later, end),
     )
-    return None if found < 0 else (earlier[:found].copy(), later[:found].copy())
+    return earlier[:found].copy(), later[:found].copy(), int(end[0])
 
 
 def distinct_firsts(keys: Array) -> tuple[Array, Array]:

@@ -14,10 +14,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from neuronx_cc.ir.errors import RunError
 from neuronx_cc.ir.isa.program import Space
 from neuronx_cc.runtime.footprints import Footprints
 from neuronx_cc.runtime.intervals import Array, numbers, touches, union
 from neuronx_cc.runtime.race_clocks import Clocks
+from neuronx_cc.runtime.race_native import NO_ROOM, NO_TIME
 from neuronx_cc.runtime.race_native import pairs as native_pairs
 from neuronx_cc.runtime.race_trace import STREAMS, Trace
 
@@ -25,6 +27,8 @@ _SHIFT = 32
 """Keys are a page shifted so far up, plus a position."""
 _AT_ONCE = 1 << 20
 """Pairs that are looked at together."""
+MAX_LOOKED = 1 << 26
+"""Pairs that are looked at altogether, some ten seconds. Programs without races have few."""
 _MANY = 64
 """Accesses to one stretch of memory from which it pays to look at the columns of rows."""
 
@@ -38,10 +42,22 @@ class Conflict:
 
 
 def find_conflict(trace: Trace, clocks: Clocks) -> Conflict | None:
-    """Of the first instruction that conflicts with an earlier one: an access, and the last one it conflicts with."""
-    pairs: _Pairs | _Visits | None = _native_pairs(trace, clocks)
-    if pairs is None:
+    """Of the first instruction that conflicts with an earlier one: an access, and the last one it conflicts with.
+
+    Where there are too many pairs to look at them all, some instruction that conflicts with an earlier one.
+    Raises RunError ERUN920 where more accesses may be running beside each other than are looked at.
+    """
+    pairs: _Pairs | _Visits = _native_pairs(trace, clocks) or _Visits(trace, clocks)
+    found = _first(trace, pairs)
+    if found is None and pairs.end == NO_ROOM:
         pairs = _Visits(trace, clocks)
+        found = _first(trace, pairs)
+    if found is None and pairs.end:
+        raise RunError("ERUN920", "more accesses may be running at the same time than the race check looks at")
+    return found
+
+
+def _first(trace: Trace, pairs: _Pairs | _Visits) -> Conflict | None:
     found: Conflict | None = None
     for slot in range(len(STREAMS)):
         for earlier, later in pairs.unordered(slot):
@@ -92,6 +108,8 @@ class _Pairs:
     trace: Trace
     earlier: Array
     later: Array
+    end: int
+    """0 for all there are; else the first ones, and why (``race_native.pairs``)."""
 
     def unordered(self, slot: int) -> Iterator[tuple[Array, Array]]:
         """Those whose earlier access is of stream ``slot``; first those whose later one writes."""
@@ -106,6 +124,7 @@ class _Visits:
 
     def __init__(self, trace: Trace, clocks: Clocks) -> None:
         self._clocks = clocks
+        self._looked, self.end = 0, 0
         accesses = trace.accesses
         kept, (lows, highs) = _looked_at(trace)
         touched = accesses.footprint[kept]
@@ -141,6 +160,10 @@ class _Visits:
             keys = (self.pages[theirs] << _SHIFT) + self.positions[theirs]
             since = np.searchsorted(keys, (self.pages[later] << _SHIFT) + limits, side="right")
             for part in _parts(until - since):
+                self._looked += int((until - since)[part].sum())
+                if self._looked > MAX_LOOKED:
+                    self.end = NO_TIME
+                    return
                 earlier = theirs[numbers(since[part], until[part])]
                 repeated = np.repeat(later[part], (until - since)[part])
                 once = self.is_first[earlier] | self.is_first[repeated]

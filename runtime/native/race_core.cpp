@@ -26,7 +26,7 @@ struct Footprint {
 
 }  // namespace
 
-API int race_abi() { return 1; }
+API int race_abi() { return 2; }
 
 // Positions and versions of all instructions; rows of `known`, for which there is room for one a slot and piece and one
 // a wait; `totals` are its rows and the implied waits. Returns the first wait that never ends, or -1; then `totals` has
@@ -76,10 +76,11 @@ API i64 race_clocks(i64 npieces, const i64* sizes, const i64* bases, i64 nslots,
 
 // Pairs of accesses to a page, one of them a write, of which the later one does not know the earlier one to be complete,
 // and whose hulls meet: each pair once. Accesses touch the pages `lowest` to `highest` of their footprints. Returns how
-// many there are, or -1 if they are more than there is room for.
+// many there are. `end` is 0, or why the walk ended early: 1 for want of room, 2 after looking at `most` candidates.
 API i64 race_pairs(i64 naccesses, const i64* accesses, const i64* at, const i64* footprints, const bool* writes,
                    const Footprint* all, i64 nslots, const int8_t* slots, const i64* pieces, const i64* positions,
-                   const i64* versions, const int32_t* known, i64 npages, i64 room, i64* earlier, i64* later) {
+                   const i64* versions, const int32_t* known, i64 npages, i64 room, i64 most, i64* earlier, i64* later,
+                   i64* end) {
     struct Visit {
         int32_t access, before;  // the one before it, of the same slot to the same page
     };
@@ -87,7 +88,8 @@ API i64 race_pairs(i64 naccesses, const i64* accesses, const i64* at, const i64*
     std::vector<int32_t> lasts(size_t(npages * 2 * nslots));   // positions of the last access, and of the last write
     std::vector<int32_t> newest(size_t(npages * nslots));      // visits
     std::vector<int32_t> owners(size_t(npages), -1);           // the piece that these belong to
-    i64 found = 0;
+    i64 found = 0, looked = 0;
+    *end = 0;
     for (i64 n = 0; n < naccesses; ++n) {
         const i64 i = accesses[n], instr = at[i];
         const Footprint& mine = all[footprints[i]];
@@ -108,12 +110,13 @@ API i64 race_pairs(i64 naccesses, const i64* accesses, const i64* at, const i64*
                 for (int32_t visit = heads[s]; visit; visit = visits[size_t(visit)].before) {
                     const i64 other = visits[size_t(visit)].access;
                     if (positions[at[other]] <= clock[s]) break;
+                    if (++looked > most) return *end = 2, found;
                     const Footprint& one = all[footprints[other]];
                     if (!(writes[i] || writes[other]) || at[other] == instr) continue;
                     if (page != mine.lowest && page != one.lowest) continue;
                     if (one.base >= mine.end || mine.base >= one.end) continue;
                     if (one.first >= mine.last || mine.first >= one.last) continue;
-                    if (found == room) return -1;
+                    if (found == room) return *end = 1, found;
                     earlier[found] = other, later[found++] = i;
                 }
             }

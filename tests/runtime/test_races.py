@@ -26,7 +26,7 @@ from neuronx_cc.ir.isa.program import (
     Variable,
     Wait,
 )
-from neuronx_cc.runtime import race_maps, races
+from neuronx_cc.runtime import race_maps, race_native, race_pairs, races
 from neuronx_cc.runtime.footprints import Footprints, Patterns
 from neuronx_cc.runtime.race_sites import describe
 
@@ -514,3 +514,32 @@ def test_loops_too_long_to_be_unrolled_are_refused_before_they_are(trips: tuple[
         races.check(program)
     assert error.value.code == "ERUN920"
     assert time.process_time() - begun < 0.5
+
+
+def loop_of_two(second: int) -> Program:
+    """Two engines that do not wait for each other fill every other element; the second one from ``second`` bytes on."""
+    tiles = [Ref(Space.SBUF, "f32", offset, ((1, 0), (100, 8)), 0, ((0, 16),)) for offset in (0, second)]
+    streams = (Stream.VECTOR, Stream.GPSIMD)
+    fills = [Instr("memset", stream, (tile,), imm=(1.0,)) for stream, tile in zip(streams, tiles, strict=True)]
+    return Program([Loop(100, 0, (), frozenset([Stream.VECTOR, Stream.GPSIMD])), *fills, End()])
+
+
+@pytest.mark.parametrize("limit", ["MAX_PAIRS", "MAX_CANDIDATES", "MAX_LOOKED"])
+def test_more_pairs_than_are_looked_at_are_refused_unless_one_is_a_race(
+    limit: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert check(loop_of_two(4)).accesses == 200
+    if limit == "MAX_LOOKED":  # of the passes without native code
+        monkeypatch.setattr(race_native, "load", lambda: None)
+    elif race_native.load() is None:
+        pytest.skip("the native passes are not built")
+    if limit == "MAX_PAIRS":  # then those without native code go on
+        monkeypatch.setattr(race_pairs, "MAX_LOOKED", 2000)
+    monkeypatch.setattr(race_pairs if limit == "MAX_LOOKED" else race_native, limit, 2000)
+    with pytest.raises(RunError, match="more accesses may be running at the same time") as error:
+        races.check(loop_of_two(4))
+    assert error.value.code == "ERUN920"
+    monkeypatch.setattr(race_pairs, "_AT_ONCE", 100)
+    with pytest.raises(RunError, match="missing: gpsimd has to wait until vector") as error:
+        races.check(loop_of_two(8))
+    assert error.value.code == "ERUN911"
