@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
+from functools import partial
 
 from neuronx_cc.codegen import needs
 from neuronx_cc.codegen.attention import choose as attention_choice
@@ -17,8 +18,8 @@ from neuronx_cc.codegen.control import regions as control
 from neuronx_cc.codegen.epilogues import choose as epilogue_choice
 from neuronx_cc.codegen.exchange import order as exchange_order
 from neuronx_cc.codegen.exchange.kernel_time import Estimate
+from neuronx_cc.codegen.formation import columns, recompute
 from neuronx_cc.codegen.formation import form as formation
-from neuronx_cc.codegen.formation import recompute
 from neuronx_cc.codegen.formation.graph import Kernel, base, operands_of, same_order, squeeze
 from neuronx_cc.codegen.kernels import CONTRACTIONS, LOWERINGS
 from neuronx_cc.codegen.maps import kernel as map_kernel
@@ -45,7 +46,7 @@ class Block:
         chained = {op for each in chains for op in each.ops}
         attentions = attention_choice.worthwhile(context, computation, without | chained)
         inside = formation.inside_of(attentions) | chained
-        late = recompute.spread(computation, inside)
+        late = recompute.spread(computation, partial(columns.folded_by, context), inside)
         epilogues = epilogue_choice.worthwhile(context, computation, inside | without)
         context.cast_on_load(computation, {op for ops in epilogues.values() for op in ops})
         kernels = formation.form(

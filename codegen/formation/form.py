@@ -14,7 +14,7 @@ from math import prod
 from neuronx_cc.codegen.attention.masks import dead_with
 from neuronx_cc.codegen.attention.pattern import Attention
 from neuronx_cc.codegen.context import Context
-from neuronx_cc.codegen.formation import recompute
+from neuronx_cc.codegen.formation import columns, recompute
 from neuronx_cc.codegen.formation.graph import (
     ELEMENTWISE,
     Kernel,
@@ -24,6 +24,7 @@ from neuronx_cc.codegen.formation.graph import (
     is_view,
     operands_of,
     reads,
+    same_order,
     squeeze,
     suffix_reduction,
     trace,
@@ -57,7 +58,7 @@ def form(
     last: dict[hlo.HloOp, tuple[Sequence[hlo.HloOp], object]] = {ops[-1]: (ops, what) for ops, what in together}
     last |= {ops[-1]: ((op, *ops), None) for op, ops in epilogues.items()}
     inside = inside | {op for ops, _ in last.values() for op in ops}
-    formation = _Formation(context.combiners, late - inside)
+    formation = _Formation(context, late - inside)
     for op in ops_of(computation.block):
         if op in last:
             formation.place_together(*last[op])
@@ -79,8 +80,8 @@ def inside_of(attentions: Sequence[Attention]) -> set[hlo.Operation]:
 class _Formation:
     """The kernels so far. ``place`` takes the ops in order, but those of ``late``, which come with their users."""
 
-    def __init__(self, combiner_of: Mapping[str, str], late: Set[hlo.Operation]) -> None:
-        self.combiner_of = combiner_of
+    def __init__(self, context: Context, late: Set[hlo.Operation]) -> None:
+        self.context = context
         self.late = late
         self.kernels: list[Kernel] = []
         self.member: dict[hlo.SSAValue, Kernel] = {}
@@ -127,6 +128,8 @@ class _Formation:
             self._compute_in(op, self._home(op, kernel))
         elif isinstance(op, hlo.ReduceOp) and (count := self._folds(op)):
             self._reduce(op, count, kernel)
+        elif isinstance(op, hlo.ReduceOp) and (count := columns.folded_by(self.context, op)):
+            self._sum_columns(op, count, kernel)
         else:
             self._new(op, False)
 
@@ -143,6 +146,7 @@ class _Formation:
     def _scan(self, op: hlo.HloOp, scan: Scan, kernel: Kernel | None) -> None:
         dims, axis = squeeze(op.shape.dims), len(squeeze(op.shape.dims[: scan.axis]))
         alike = kernel is not None and kernel.is_map and kernel.shape == dims and _one_scanned(kernel, axis)
+        alike = alike and kernel is not None and not kernel.folded
         if kernel is not None and alike and self._may_join(op, kernel, op.operands):
             self._absorb(op, kernel)
             self._join(op, kernel)
@@ -191,7 +195,7 @@ class _Formation:
         count = suffix_reduction(op)
         dims = squeeze(hlo.shape_of(op.operands[0]).dims)
         row = prod(dims[len(dims) - count :])
-        fits = count and row and op.to_apply.data[0] in self.combiner_of
+        fits = count and row and op.to_apply.data[0] in self.context.combiners
         return count if fits and (prod(dims) // row >= 32 or row <= 2048) else 0
 
     def _reduce(self, op: hlo.ReduceOp, count: int, kernel: Kernel | None) -> None:
@@ -209,6 +213,26 @@ class _Formation:
             self._join(op, kernel)
         else:
             self._new(op, True, dims, count)
+
+    def _sum_columns(self, op: hlo.ReduceOp, count: int, producer: Kernel | None) -> None:
+        """Add ``op`` to the kernel that makes, or streams, what it adds up over ``count`` leading dims."""
+        operand = op.operands[0]
+        dims = squeeze(hlo.shape_of(operand).dims)
+        kernel = producer
+        source = None if kernel is None else trace(operand, kernel, self.member)
+        if source is None:
+            if operand in self.context.load_casts or not same_order(operand, base(operand)):
+                self._new(op, False)
+                return
+            kernel = self._sibling(op, dims, producer)
+        elif squeeze(hlo.shape_of(source).dims) != dims:
+            self._new(op, False)  # what is repeated along a row
+            return
+        if kernel is not None and columns.takes(self.context, kernel, op, count, dims):
+            self._join(op, kernel)
+        else:
+            kernel = self._new(op, True, dims)
+        kernel.folded = count
 
     def _new(self, op: hlo.HloOp, is_map: bool, shape: tuple[int, ...] = (), reduced: int = 0) -> Kernel:
         given = is_map and self._newest(op) is None
@@ -252,11 +276,13 @@ class _Formation:
         member = self.member
         for operand in op.operands:
             other = member.get(base(operand))
-            if other is None or other is kernel or not other.is_map or other.reduced:
+            if other is None or other is kernel or not other.is_map or other.reduced or other.folded:
                 continue
             if other.shape not in (kernel.shape, kernel.rows):
                 continue
             if len(other.ops) + len(kernel.ops) > MAX_SHARED_OPS or not _one_scanned(kernel, other.scanned):
+                continue
+            if kernel.folded and other.scanned >= 0:
                 continue
             users = (use.operation for part in other.ops for use in reads(part.results[0]))
             if any(_kernel_of(user, member) not in (None, other, kernel) for user in users):

@@ -36,6 +36,8 @@ class Kernel:
     shape: tuple[int, ...] = ()
     reduced: int = 0
     is_map: bool = False
+    folded: int = 0
+    """How many leading axes of ``shape`` its column sums fold; 0 without any."""
     scanned: int = -1
     """The axis of ``shape`` along which scans of a map kernel run; each tile holds all of it."""
     joined: tuple[int, ...] = ()
@@ -53,6 +55,10 @@ class Kernel:
     @property
     def rows(self) -> tuple[int, ...]:
         return self.shape[: len(self.shape) - self.reduced] if self.reduced else self.shape
+
+    def sums_columns(self, op: object) -> TypeGuard[hlo.ReduceOp]:
+        """Whether ``op`` is one of its column sums."""
+        return self.folded > 0 and isinstance(op, hlo.ReduceOp) and not suffix_reduction(op)
 
     def is_row(self, shape: hlo.Shape) -> bool:
         """Whether a value of the kernel has one element for each row that is reduced."""
@@ -178,7 +184,8 @@ def same_order(value: hlo.SSAValue, source: hlo.SSAValue) -> bool:
 def trace(value: hlo.SSAValue, kernel: Kernel, member: dict[hlo.SSAValue, Kernel]) -> hlo.SSAValue | None:
     """The value of map kernel ``kernel`` whose bits ``value`` has, up to size-1 dims and repetition along a row.
 
-    None when ``value`` is not computed in the kernel, or only reachable through a view that moves elements.
+    None when ``value`` is not computed in the kernel, a column sum, or only reachable through a view that moves
+    elements.
     """
     source = value
     while member.get(source) is not kernel:
@@ -196,7 +203,7 @@ def trace(value: hlo.SSAValue, kernel: Kernel, member: dict[hlo.SSAValue, Kernel
                 return None
         elif op.opcode not in ("reshape", "copy", "opt-barrier", "bitcast", "bitcast-convert") or inner != outer:
             return None
-    return source
+    return None if kernel.sums_columns(source.owner) else source  # which is there after all tiles
 
 
 def suffix_reduction(op: hlo.ReduceOp) -> int:
@@ -210,6 +217,16 @@ def suffix_reduction(op: hlo.ReduceOp) -> int:
     if not count or sorted(folded) != list(range(len(kept) - count, len(kept))):
         return 0
     return count
+
+
+def prefix_reduction(op: hlo.ReduceOp) -> int:
+    """How many leading non-1 dims a single-operand reduction folds; 0 when it is of another form, or folds all."""
+    if len(op.operands) != 2:
+        return 0
+    dims = hlo.shape_of(op.operands[0]).dims
+    kept = [axis for axis, size in enumerate(dims) if size != 1]
+    folded = sorted(kept.index(axis) for axis in op.dimensions.data if axis in kept)
+    return len(folded) if folded == list(range(len(folded))) and len(folded) < len(kept) else 0
 
 
 def computes_elementwise(op: hlo.Operation) -> bool:

@@ -10,7 +10,7 @@ scaled values of a normalisation, which its gradient reads again, are not stored
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Callable, Set
 from math import prod
 
 from neuronx_cc.codegen.formation.graph import (
@@ -29,6 +29,7 @@ from neuronx_cc.ir.scans import scan_of
 from neuronx_cc.ir.types import FLOATS, itemsize
 from neuronx_cc.passes.analysis.stored import is_given
 
+Sums = Callable[[hlo.ReduceOp], int]
 STREAMED_ELEMENTS = 1 << 20
 """Elements from which values go through HBM."""
 CHEAP = frozenset(["convert", "negate", *ARITHMETIC])
@@ -39,15 +40,17 @@ LONGEST_CHAIN = 3
 """Ops that are computed again after one another."""
 
 
-def spread(computation: hlo.ComputationOp, without: Set[hlo.Operation] = frozenset()) -> set[hlo.Operation]:
+def spread(
+    computation: hlo.ComputationOp, sums_columns: Sums, without: Set[hlo.Operation] = frozenset()
+) -> set[hlo.Operation]:
     """Give each user of a cheap op one of its own; the ops to compute where their users are.
 
-    Ops ``without`` are no kernels of their own, and stay as they are.
+    Ops ``without`` are no kernels of their own, and stay as they are. ``sums_columns``: whether a map takes a sum.
     """
     chains: dict[hlo.HloOp, int] = {}
     for op in ops_of(computation.block):
         if op.opcode in CHEAP and op not in without:
-            length = _chain(op, chains)
+            length = _chain(op, chains, sums_columns)
             if 0 < length <= LONGEST_CHAIN:
                 chains[op] = length
     found: set[hlo.Operation] = set(chains)
@@ -60,13 +63,13 @@ def spread(computation: hlo.ComputationOp, without: Set[hlo.Operation] = frozens
     return found
 
 
-def _chain(op: hlo.HloOp, chains: dict[hlo.HloOp, int]) -> int:
+def _chain(op: hlo.HloOp, chains: dict[hlo.HloOp, int], sums_columns: Sums) -> int:
     """Ops from what is in HBM to ``op``; 0 when it is not to be computed again."""
     shape = op.shape
     if (
         shape.size < STREAMED_ELEMENTS
         or shape.dtype not in FLOATS
-        or not all(_takes(u, shape) for u in users(op.result))
+        or not all(_takes(u, shape, sums_columns) for u in users(op.result))
     ):
         return 0
     large = {operand for operand in op.operands if not _is_small(operand, shape.size)}
@@ -82,7 +85,7 @@ def _chain(op: hlo.HloOp, chains: dict[hlo.HloOp, int]) -> int:
     maker = defining_op(source)
     if isinstance(maker, hlo.HloOp) and maker in chains:
         return chains[maker] + 1 if squeeze(read.dims) == squeeze(shape.dims) else 0
-    return 1 if _is_stored(source) else 0
+    return 1 if _is_stored(source, sums_columns) else 0
 
 
 def _is_small(operand: hlo.SSAValue, size: int) -> bool:
@@ -90,14 +93,14 @@ def _is_small(operand: hlo.SSAValue, size: int) -> bool:
     return isinstance(source.owner, hlo.ConstantOp) or prod(hlo.shape_of(source).dims) * SMALL <= size
 
 
-def _takes(user: hlo.Operation, shape: hlo.Shape) -> bool:
+def _takes(user: hlo.Operation, shape: hlo.Shape, sums_columns: Sums) -> bool:
     """Whether ``user`` may stand in the kernel that computes an operand of ``shape``."""
     if isinstance(user, hlo.ReduceOp):
-        return suffix_reduction(user) > 0
+        return suffix_reduction(user) > 0 or sums_columns(user) > 0
     return computes_elementwise(user) and squeeze(hlo.shape_of(user.results[0]).dims) == squeeze(shape.dims)
 
 
-def _is_stored(value: hlo.SSAValue) -> bool:
+def _is_stored(value: hlo.SSAValue, sums_columns: Sums) -> bool:
     """Whether ``value`` is in HBM whatever its elementwise users do."""
     op = defining_op(value)
     if is_given(value) or not isinstance(op, hlo.HloOp):
@@ -106,4 +109,4 @@ def _is_stored(value: hlo.SSAValue) -> bool:
         return len(list(value.uses)) > 1  # its only user may be added as its sums leave PSUM
     if op.opcode not in ELEMENTWISE and scan_of(op) is None:
         return True
-    return any(not _takes(use.operation, hlo.shape_of(value)) for use in reads(value))
+    return any(not _takes(use.operation, hlo.shape_of(value), sums_columns) for use in reads(value))

@@ -15,6 +15,7 @@ from neuronx_cc.codegen.emission.views import Atom
 from neuronx_cc.codegen.formation.graph import Kernel, trace
 from neuronx_cc.codegen.maps import elementwise, scan_rows, transposed
 from neuronx_cc.codegen.maps import inputs as map_inputs
+from neuronx_cc.codegen.maps.column_sums import ColumnSums
 from neuronx_cc.codegen.maps.counting import Counting, Starts
 from neuronx_cc.codegen.maps.fusion import Fusion
 from neuronx_cc.codegen.maps.lifetimes import Member
@@ -68,6 +69,7 @@ class Body:
     """Operands whose zeros' signs show in what is computed."""
     counting: Counting
     turner: transposed.Turner | None
+    columns: ColumnSums | None
     pool: TilePool
     loads: TilePool
     stores: TilePool
@@ -81,17 +83,17 @@ class Body:
         builder, reduced = self.context.builder, self.tiles.reduced
         sizes = [starts[dim][1] if dim in starts else size for dim, size in enumerate(self.tiles.sizes)]
         row_dims = [0, *(dim + 1 for dim, folded in enumerate(reduced) if not folded)]
-        scratch: list[Block] = []
-        summed: set[hlo.HloOp] = set()
+        scratch, summed = list[Block](), set[hlo.HloOp]()
         emitter = self._emitter(scratch)
         within = {*self.fusion.users, *self.fusion.functions}
-        ahead = only_on_vector(work.ops, within, self.sums, partial(self._is_array, blocks), prod(sizes), blocks)
+        made = [op for op in work.ops if not self.kernel.sums_columns(op)]
+        ahead = only_on_vector(made, within, self.sums, partial(self._is_array, blocks), prod(sizes), blocks)
         emitter.vector_load = sum(ahead.values())
         here = work.here
         here |= self._load(emitter, blocks, sizes, starts, work)
         yield
         for index, op in enumerate(work.ops):
-            if op in self.fusion:
+            if op in self.fusion or self.kernel.sums_columns(op):
                 continue
             builder.mark(op.loc)
             emitter.vector_load -= ahead.get(op, 0)
@@ -134,7 +136,22 @@ class Body:
                 self.pool.give_back(scratch.pop(0))
             self.give_back({value: here[value] for value in work.dying.get(index, ()) if value in here}, blocks)
             yield
+        yield from self._sum_columns(blocks, work)
         builder.mark(self.kernel.ops[-1].loc)
+
+    def _sum_columns(self, blocks: Blocks, work: Round) -> Iterator[None]:
+        """Add the tile to the column sums, which are the last ops."""
+        for index, op in enumerate(work.ops):
+            if not self.kernel.sums_columns(op):
+                continue
+            self.context.builder.mark(op.loc)
+            source = self.operands.read(op.operands[0], work.here)
+            assert isinstance(source, Block), "sums of constants are constants"
+            assert self.columns is not None, "a kernel with column sums has them"
+            self.columns.add(op, source)
+            dying = {value: work.here[value] for value in work.dying.get(index, ()) if value in work.here}
+            self.give_back(dying, blocks)
+            yield
 
     def _emitter(self, scratch: list[Block]) -> Emitter:
         """Of one tile; its temporaries are added to ``scratch``."""

@@ -106,7 +106,10 @@ class Fusion:
             if types not in (("f32", "bf16"), ("f32", "f16")) or op in summed or op in self or op in self.casts:
                 continue
             readers = [use.operation for use in op.results[0].uses]
-            reads = all(isinstance(user, hlo.HloOp) and user.opcode in IN_FP32 for user in readers)
+            reads = all(
+                isinstance(user, hlo.HloOp) and (user.opcode in IN_FP32 or self._kernel.sums_columns(user))
+                for user in readers
+            )
             here = all(user in position for user in readers) and op.results[0] not in self._stored
             if reads and here and readers and self._is_loaded(op.operands[0]):
                 self.widened[op] = max(readers, key=position.__getitem__)

@@ -23,7 +23,7 @@ from neuronx_cc.ir.types import itemsize
 
 NARROW, NARROW_MOST = frozenset(["bf16", "f16"]), 2048
 """Element types of rows that stay in SBUF, as they are, and elements up to which they leave tiles enough room."""
-SPREAD_LEAST, SPREAD_MOST = 128, 4096
+SPREAD_LEAST, SPREAD_MOST = 16, 4096
 """Elements of a row that is repeated over the partitions once and stays there; longer ones need no second copy."""
 MOST_KEPT, MOST_REREAD = 512, 4096
 """Elements a partition of an input or of reduced rows that stays while tiles pass; of one that would come again."""

@@ -29,6 +29,7 @@ from neuronx_cc.codegen.maps.plan import (
     partitions_of,
     resident_bytes,
     results_of,
+    streaming_partitions,
 )
 from neuronx_cc.codegen.maps.space import BUFFERS, streamed_elements
 from neuronx_cc.ir import hlo
@@ -75,6 +76,7 @@ def candidates(context: Context, first: MapPlan, external: Sequence[hlo.SSAValue
             plan = MapPlan(joined, {value: _counted(joined, value) for value in first.iotas})
             for partitions in (
                 choose_partitions(context, plan, kept, stored),
+                *_in_runs(context.timing, joined),
                 *_along_columns(joined),
             ):
                 if partitions is None or (joined.shape, partitions) in seen:
@@ -85,9 +87,15 @@ def candidates(context: Context, first: MapPlan, external: Sequence[hlo.SSAValue
                     yield found
 
 
+def _in_runs(timing: Timing, kernel: Kernel) -> Iterator[Partitions]:
+    """Runs as long as may be on each partition, where column sums leave it at one result."""
+    if kernel.folded:
+        yield streaming_partitions(timing, kernel.shape, range(min(len(kernel.rows), kernel.folded)))
+
+
 def _along_columns(kernel: Kernel) -> Iterator[Partitions]:
     """Runs of the last axis on the partitions, where few rows would leave most of them without work."""
-    if not kernel.reduced and len(kernel.shape) > 1:
+    if not kernel.reduced and not kernel.folded and len(kernel.shape) > 1:
         size = partition_divisor(kernel.shape[-1])
         yield Partitions(len(kernel.shape) - 1, size, kernel.shape[-1] // size)
 
@@ -103,7 +111,7 @@ def _joined(kernel: Kernel, views: Sequence[View], counted: set[int], last: int)
     ``last``: axes at the end of a space without reductions that stay as they are.
     """
     rows, axes = len(kernel.rows), len(kernel.shape)
-    fences = {rows, axes - last} | counted | {axis + 1 for axis in counted}
+    fences = {rows, kernel.folded, axes - last} | counted | {axis + 1 for axis in counted}
     groups: list[list[int]] = []
     for axis in range(axes):
         if groups and axis not in fences and all(_goes_on(view, [*groups[-1], axis]) for view in views):
@@ -114,7 +122,8 @@ def _joined(kernel: Kernel, views: Sequence[View], counted: set[int], last: int)
         return kernel
     reduced = sum(group[0] >= rows for group in groups) if kernel.reduced else 0
     shape = tuple(prod(kernel.shape[axis] for axis in group) for group in groups)
-    return replace(kernel, shape=shape, reduced=reduced, joined=tuple(map(len, groups)))
+    folded = sum(group[0] < kernel.folded for group in groups)
+    return replace(kernel, shape=shape, reduced=reduced, folded=folded, joined=tuple(map(len, groups)))
 
 
 def _goes_on(view: View, axes: Sequence[int]) -> bool:
@@ -215,7 +224,8 @@ def problem_of(
         if not _stays(context, plan, value, step):
             moves.append(array)
     moves += [again] if again is not None else []  # small ones move side by side
-    whole = [op for op in kernel.ops if not all(kernel.is_row(hlo.shape_of(x)) for x in (*op.operands, op.results[0]))]
+    made = [op for op in kernel.ops if not kernel.sums_columns(op)]  # TensorE's
+    whole = [op for op in made if not all(kernel.is_row(hlo.shape_of(x)) for x in (*op.operands, op.results[0]))]
     pairs = sum(_reads_two(context, kernel, op) for op in whole)
     row = prod(kernel.shape[len(kernel.rows) :]) if kernel.reduced else 0
     arrays = tuple(loaded), tuple(stored), tuple(moves)

@@ -25,6 +25,7 @@ from neuronx_cc.codegen.maps.area import Area
 from neuronx_cc.codegen.maps.axes import axes_view
 from neuronx_cc.codegen.maps.between import between, elements_of, fit, gathered, gathered_bytes, loops_around
 from neuronx_cc.codegen.maps.body import Blocks, Body, Round
+from neuronx_cc.codegen.maps.column_sums import ColumnSums
 from neuronx_cc.codegen.maps.counting import Counting, Starts
 from neuronx_cc.codegen.maps.fusion import Fusion
 from neuronx_cc.codegen.maps.inputs import (
@@ -81,9 +82,12 @@ MOST_SCALES = 256
 
 def lower(context: Context, kernel: Kernel, member: Member, step: int) -> None:
     """Emit ``kernel``, in parts if rows that are reduced do not fit SBUF, and give its results homes."""
+    # column sums come last: what they read stays while TensorE is at it, and no engine waits to write over it
+    kernel.ops.sort(key=kernel.sums_columns)
     for part in fitting(context, kernel, member, step):
         first = part.ops[0]
-        if isinstance(first, hlo.ReduceOp) and too_long(context, part, member):
+        alone = len(part.ops) == 1 and part.sums_columns(first)
+        if isinstance(first, hlo.ReduceOp) and (alone or too_long(context, part, member)):
             reduce_kernel.lower(context, first, step)
         else:
             _lower_part(context, part, member, step)
@@ -101,14 +105,21 @@ def _lower_part(context: Context, kernel: Kernel, member: Member, step: int) -> 
         home = choose_output(context, plan, value, step)
         context.homes[value] = [home]
         outputs[value] = axes_view(home, kernel)
-    _emit_boxes(context, plan, member, Area(kernel.shape, (0,) * len(kernel.shape), inputs, outputs))
+    area = Area(kernel.shape, (0,) * len(kernel.shape), inputs, outputs)
+    if not kernel.folded:
+        _emit_boxes(context, plan, member, area, None)
+        return
+    with TilePool(context.builder, "column sums") as pool:
+        sums = ColumnSums(context, kernel, pool)
+        _emit_boxes(context, plan, member, area, sums)
+        sums.store()
 
 
-def _emit_boxes(context: Context, plan: MapPlan, member: Member, area: Area) -> None:
+def _emit_boxes(context: Context, plan: MapPlan, member: Member, area: Area, columns: ColumnSums | None) -> None:
     """Split off the rest of an axis that its partitions do not divide, then emit each box."""
     partitions = plan.partitions
     if partitions is None or not area.shape[partitions.axis] % (partitions.size * partitions.inner):
-        _Box(context, plan, member, area).emit()
+        _Box(context, plan, member, area, columns).emit()
         return
     total, step = area.shape[partitions.axis], partitions.size * partitions.inner
     whole, rest = total // step * step, total % step
@@ -117,17 +128,17 @@ def _emit_boxes(context: Context, plan: MapPlan, member: Member, area: Area) -> 
         rest_partitions = transposed.rest_partitions(context.timing, plan, area.shape, rest)
     for start, size, box_partitions in ((0, whole, partitions), (whole, rest, rest_partitions)):
         if size:
-            _emit_boxes(
-                context, replace(plan, partitions=box_partitions), member, area.cut(partitions.axis, start, size)
-            )
+            cut = area.cut(partitions.axis, start, size)
+            _emit_boxes(context, replace(plan, partitions=box_partitions), member, cut, columns)
 
 
 class _Box:
     """One rectangular part of a map kernel's space."""
 
-    def __init__(self, context: Context, plan: MapPlan, member: Member, area: Area) -> None:
+    def __init__(self, context: Context, plan: MapPlan, member: Member, area: Area, columns: ColumnSums | None) -> None:
         self.context, self.builder, self.plan, self.member = context, context.builder, plan, member
         self.kernel = plan.kernel
+        self.columns = columns
         self.pool = TilePool(context.builder, f"tile of {plan.kernel.ops[0].opcode}")
         self.loads = self.stores = self.pool
         """What is loaded and stored has memory of its own where several tiles are under way together."""
@@ -149,7 +160,8 @@ class _Box:
         }
         """Free dims of which a tile holds all, for runs of what is transposed."""
         folded = {dim for dim, reduced in enumerate(self.reduced) if reduced}
-        self._whole = folded | {dim - 1 for dim in self.walk} | self.runs
+        kept = {dim for dim in range(len(self.sizes)) if 0 < self.kernel.folded <= tiles.axis(dim)}
+        self._whole = folded | {dim - 1 for dim in self.walk} | self.runs | kept
         """Free dims of which a tile holds all."""
         self.turner: transposed.Turner | None = None
         self.counting = Counting(self.builder, self.pool, tiles, area.origin)
@@ -183,10 +195,14 @@ class _Box:
     def emit(self) -> None:
         self.dying = last_uses(self.kernel, self.member, self.fusion.within)
         self.turner = transposed.Turner.of(self.context, self.pool, self.plan)
+        if self.columns is not None:
+            self.columns.begin(self.tiles)
         if self._are_long():
             self._emit_stages()
         else:
             self._emit_tiles()
+        if self.columns is not None:
+            self.columns.end()
         for pool in self._pools():
             pool.free()
 
@@ -285,6 +301,7 @@ class _Box:
             self._signed,
             self.counting,
             self.turner,
+            self.columns,
             self.pool,
             self.loads,
             self.stores,
@@ -292,7 +309,7 @@ class _Box:
 
     def _are_long(self) -> bool:
         """Whether ``STAGED`` tiles of whole rows do not fit."""
-        if not self.kernel.reduced or self.kernel.scanned >= 0:
+        if not self.kernel.reduced or self.kernel.folded or self.kernel.scanned >= 0:
             return False
         inputs = [value for value in self.inputs if self.blocks[value].alloc.space is Space.HBM]
         alive = tiles_alive(self.kernel, [*self.plan.iotas], self.dying, {*self.fusion.within}, self._resident())
@@ -411,7 +428,7 @@ class _Box:
 
     def _is_spread(self, value: hlo.SSAValue) -> bool:
         """Whether ``value`` is a row that all partitions read in the same tiles again and again."""
-        folds = self.kernel.scanned >= 0 or self.kernel.reduced > 0
+        folds = self.kernel.scanned >= 0 or self.kernel.reduced > 0 or self.kernel.folded > 0
         return folds and self.partitions > 8 and is_row(self.blocks[value]) and value not in self._signed
 
     def _is_reread(self, value: hlo.SSAValue, loops: Sequence[tuple[int, int]]) -> bool:

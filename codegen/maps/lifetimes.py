@@ -87,7 +87,7 @@ def tiles_alive(
     for index, op in enumerate(kernel.ops):
         own = itemsize(op.shape.dtype)
         is_row = kernel.is_row(op.shape)
-        if op not in deferred and op.results[0] not in resident:
+        if op not in deferred and op.results[0] not in resident and not kernel.sums_columns(op):
             if is_row:
                 rows.add(op.results[0])
                 most_rows = max(most_rows, len(rows))

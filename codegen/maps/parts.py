@@ -13,6 +13,7 @@ from itertools import accumulate
 from math import prod
 
 from neuronx_cc.codegen.context import Context
+from neuronx_cc.codegen.formation.columns import kept_size
 from neuronx_cc.codegen.formation.graph import Kernel, base, squeeze, trace
 from neuronx_cc.codegen.maps.axes import full_view
 from neuronx_cc.codegen.maps.lifetimes import Member, last_uses, tiles_alive
@@ -45,7 +46,7 @@ def fitting(context: Context, kernel: Kernel, member: Member, step: int) -> Iter
     parts = []
     cut = _thinnest_cut(kernel, member)
     for ops in (kernel.ops[:cut], kernel.ops[cut:]):
-        part = replace(kernel, ops=ops)
+        part = replace(kernel, ops=ops, folded=kernel.folded if any(map(kernel.sums_columns, ops)) else 0)
         if len(ops) == 1 and not isinstance(ops[0], hlo.ReduceOp):
             part = replace(part, reduced=0, shape=squeeze(ops[0].shape.dims))
         member.update({op.results[0]: part for op in ops})
@@ -60,6 +61,7 @@ def _fits(context: Context, kernel: Kernel, member: Member, step: int) -> bool:
     row = prod(kernel.shape[axis] for axis in whole | ({kernel.scanned} - {-1}))
     if kernel.scanned < 0:
         row = min(row, LEAST_SECTION)  # longer ones are taken in sections
+    row = max(row, kept_size(kernel))
     sbuf = context.builder.sbuf
     plan = MapPlan(kernel)
     external = external_operands(context, plan, member)

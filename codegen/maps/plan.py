@@ -98,7 +98,7 @@ def choose_partitions(
     ``stores``: no result stays on chip.
     """
     kernel = plan.kernel
-    row_axes = len(kernel.rows) if kernel.reduced else len(kernel.shape)
+    row_axes = min(len(kernel.rows) if kernel.reduced else len(kernel.shape), kernel.folded or len(kernel.shape))
     votes: dict[Partitions, int] = {}
     elements: dict[Partitions, int] = {}
     for value in external:
@@ -123,12 +123,12 @@ def choose_partitions(
         return None
     streams = largest * 4 > 128 * 49152
     rows = [axis for axis in range(row_axes) if axis != kernel.scanned]
-    whole = kernel.reduced or len(kernel.shape) == 1 or kernel.scanned >= 0
+    whole = kernel.reduced or kernel.folded or len(kernel.shape) == 1 or kernel.scanned >= 0
     axes = rows if whole else range(len(kernel.shape) - 1)
     if not axes:
         return None
     if streams and kernel.scanned < 0:
-        return _streaming_partitions(context.timing, kernel.shape, rows)
+        return streaming_partitions(context.timing, kernel.shape, rows)
     if kernel.scanned >= 0 and max(partition_divisor(kernel.shape[axis]) for axis in axes) <= 2 * max(
         (partition_divisor(kernel.shape[axis]) for axis in axes[:-1]), default=0
     ):
@@ -139,7 +139,7 @@ def choose_partitions(
     worth = 1 if stores and not kernel.reduced else 3
     short = worth * run < context.timing.long_run
     if run > 4 and short and kernel.scanned < 0:
-        return _streaming_partitions(context.timing, kernel.shape, rows)
+        return streaming_partitions(context.timing, kernel.shape, rows)
     return partitions
 
 
@@ -187,7 +187,7 @@ def resident_layout(shape: hlo.Shape, most: int) -> tuple[int, Callable[[Alloc],
     return nbytes, lambda alloc: unsqueezed(resident_view(alloc, shape.dtype, dims, partitions), shape.dims)
 
 
-def _streaming_partitions(timing: Timing, shape: Sequence[int], axes: Sequence[int]) -> Partitions:
+def streaming_partitions(timing: Timing, shape: Sequence[int], axes: Sequence[int]) -> Partitions:
     """Partitions of a kernel that reads and writes HBM: as many as possible, each with a long contiguous run."""
 
     def worth(axis: int) -> float:
@@ -343,8 +343,8 @@ def used_outside(value: hlo.SSAValue, kernel: Kernel, member: dict[hlo.SSAValue,
 
 
 def results_of(context: Context, kernel: Kernel, member: dict[hlo.SSAValue, Kernel]) -> list[hlo.SSAValue]:
-    """What others than ``kernel`` read of what it computes."""
-    made = [op.results[0] for op in kernel.ops]
+    """What others than ``kernel`` read of what it computes, but column sums."""
+    made = [op.results[0] for op in kernel.ops if not kernel.sums_columns(op)]
     return [value for value in made if used_outside(value, kernel, member) or value in context.outputs]
 
 

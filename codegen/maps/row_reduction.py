@@ -34,7 +34,11 @@ def sums_of(context: Context, kernel: Kernel, member: Member) -> dict[hlo.HloOp,
     """Ops whose results' rows are added up -> the sum. A value of a row that counts several times is no such result."""
     found: dict[hlo.HloOp, hlo.ReduceOp] = {}
     for op in kernel.ops:
-        if not isinstance(op, hlo.ReduceOp) or context.combiners.get(op.to_apply.data[0]) != "add":
+        if (
+            not isinstance(op, hlo.ReduceOp)
+            or kernel.sums_columns(op)
+            or context.combiners.get(op.to_apply.data[0]) != "add"
+        ):
             continue
         source = trace(op.operands[0], kernel, member)
         made = source.owner if source is not None else None

@@ -42,6 +42,10 @@ class TileSpace:
     blocks: dict[hlo.SSAValue, Block]
     """Each array as [partitions, free dims...]."""
 
+    def axis(self, dim: int) -> int:
+        """The axis of the kernel that free dim ``dim`` is part of."""
+        return self.space.axes[self.order[dim]]
+
 
 def tile_space(
     context: Context,
@@ -63,7 +67,7 @@ def tile_space(
     template = resident_view(Alloc(Space.SBUF, 0, 0), "u8", shape, plan.partitions or Partitions(-1, 1, 1))
     # an axis that is counted along stays apart from its neighbours
     apart = counted | {kernel.scanned} - {-1}
-    fences = frozenset([rows, *(fence for axis in apart for fence in (axis, axis + 1))])
+    fences = frozenset([rows, kernel.folded, *(fence for axis in apart for fence in (axis, axis + 1))])
     space = align([template, *views], shape, fences)
     if space is None or sum(atom.partition for atom in space.atoms[0]) > 1:
         # a view whose atoms do not nest with the partitions: go through a dense copy

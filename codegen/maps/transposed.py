@@ -45,7 +45,7 @@ SHARE = 64
 def turn(context: Context, plan: MapPlan, external: Sequence[hlo.SSAValue]) -> None:
     """Let ``plan`` turn what lies across, where all else lies straight and a copy ahead would take longer."""
     kernel, timing = plan.kernel, context.timing
-    if kernel.reduced or kernel.scanned >= 0 or len(kernel.shape) < 2:
+    if kernel.reduced or kernel.folded or kernel.scanned >= 0 or len(kernel.shape) < 2:
         return
     across: dict[hlo.SSAValue, View] = {}
     axes, last = set(), len(kernel.shape) - 1

@@ -52,7 +52,7 @@ def spread(**parts: str) -> tuple[list[str], int]:
     """Opcodes of CENTRE's ops after ``spread``, and how many ops it puts with their users."""
     parts = {"dtype": "f32", "opcode": "subtract", "other": "s", "more": "", "more_types": "", **parts}
     entry = parse_text(CENTRE.format(**parts)).entry
-    late = recompute.spread(entry)
+    late = recompute.spread(entry, lambda op: 0)
     return [op.opcode for op in ops_of(entry.block)], len(late)
 
 

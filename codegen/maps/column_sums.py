@@ -1,0 +1,194 @@
+"""Column sums of a map kernel: TensorE multiplies what is summed of each tile with ones, and adds up in PSUM.
+
+What lies beside each other in a bank, as many rows as fit, is added up after the last tile, by Vector. The boxes of a
+kernel add to the same totals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from math import prod
+
+from neuronx_cc.codegen.context import Context
+from neuronx_cc.codegen.emission.builder import Affine, Block, emit_over
+from neuronx_cc.codegen.emission.emitter import Emitter
+from neuronx_cc.codegen.emission.tiles import TilePool, dense, tile_in
+from neuronx_cc.codegen.emission.views import Atom
+from neuronx_cc.codegen.formation.columns import SUMMED
+from neuronx_cc.codegen.formation.graph import Kernel
+from neuronx_cc.codegen.maps.row_reduction import reduce_rows
+from neuronx_cc.codegen.maps.space import TileSpace
+from neuronx_cc.codegen.movement.transfer import copy
+from neuronx_cc.ir import hlo
+from neuronx_cc.ir.isa.program import Stream
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Neighbouring columns whose sums are within a bank: (start, size) of each free dim that is kept."""
+
+    at: Mapping[int, tuple[int, int]]
+    start: int
+    """Its first column of all."""
+    columns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """How the tiles of one box are summed."""
+
+    pieces: tuple[Piece, ...]
+    steps: Mapping[int, int]
+    """Free dim that is summed -> neighbours whose sums lie beside each other in a bank."""
+    strides: Mapping[int, int]
+    """Free dim that is kept -> columns from one of its elements to the next."""
+
+    @property
+    def several(self) -> int:
+        return prod(self.steps.values())
+
+
+def columns_of(tiles: TileSpace, folded: int, bank: int) -> Columns:
+    """The sums over the first ``folded`` axes, with ``bank`` columns a bank."""
+    kept = sorted((dim for dim in range(len(tiles.sizes)) if tiles.axis(dim) >= folded), key=tiles.order.__getitem__)
+    strides, columns = {}, 1
+    for dim in reversed(kept):
+        strides[dim] = columns
+        columns *= tiles.sizes[dim]
+    starts: list[list[tuple[int, int]]] = []
+    for dim in kept:
+        step = min(tiles.sizes[dim], max(1, bank // strides[dim]))
+        starts.append([(at, min(step, tiles.sizes[dim] - at)) for at in range(0, tiles.sizes[dim], step)])
+    pieces = [
+        Piece(
+            dict(zip(kept, parts, strict=True)),
+            sum(at * strides[dim] for dim, (at, _) in zip(kept, parts, strict=True)),
+            prod(size for _, size in parts),
+        )
+        for parts in product(*starts)
+    ]
+    left, steps = bank // max(piece.columns for piece in pieces), {}
+    for dim in reversed(range(len(tiles.sizes))):
+        if dim not in strides:
+            steps[dim] = min(tiles.sizes[dim], left)
+            left //= steps[dim]
+    return Columns(tuple(pieces), steps, strides)
+
+
+@dataclass(slots=True)
+class ColumnSums:
+    """Of one kernel."""
+
+    context: Context
+    kernel: Kernel
+    pool: TilePool
+    emitter: Emitter = field(init=False)
+    totals: dict[hlo.HloOp, Block] = field(default_factory=dict)
+    """[1, columns] of the boxes so far."""
+    _ones: dict[str, Block] = field(default_factory=dict)
+    _zero: Block = field(init=False)
+    _columns: Columns = field(init=False)
+    _banks: dict[tuple[hlo.HloOp, int], Block] = field(default_factory=dict)
+    """Sum and number of a piece -> [1, rows beside each other, columns] in PSUM."""
+
+    def __post_init__(self) -> None:
+        self.emitter = Emitter(self.context.builder, lambda like, dtype: self.pool.like(like, dtype))
+        self._zero = self.pool.apart([1], "f32", 1)
+        self.context.builder.memset(self._zero, 0.0)
+
+    @property
+    def ops(self) -> list[hlo.ReduceOp]:
+        return [op for op in self.kernel.ops if self.kernel.sums_columns(op)]
+
+    def begin(self, tiles: TileSpace) -> None:
+        """Let the sums of a box begin with nothing."""
+        builder = self.context.builder
+        self._columns = columns_of(tiles, self.kernel.folded, builder.sizes.bank_columns)
+        for op in self.ops:
+            source = op.operands[0]
+            values = [source, *(source.owner.operands if isinstance(source.owner, hlo.ConvertOp) else ())]
+            for dtype in [hlo.shape_of(value).dtype for value in values]:  # casts are done as they are read
+                if dtype in SUMMED and dtype not in self._ones:
+                    self._ones[dtype] = self.pool.apart([1], dtype, builder.sizes.partitions)
+                    builder.memset(self._ones[dtype], 1.0)
+            for number, piece in enumerate(self._columns.pieces):
+                if (op, number) not in self._banks:
+                    sizes = [builder.sizes.bank_columns]
+                    self._banks[op, number] = tile_in(builder, self.pool.psum(1, "column sums"), sizes, "f32", 1)
+                bank = self._rows(op, number, piece).flat()
+                nothing = self._zero.of((bank.dims[0], Atom(bank.dims[1].size, 0)))
+                # on Scalar, for TensorE would wait for Vector, which may be busy with the kernel before
+                builder.emit("activation", Stream.SCALAR, [bank], [nothing], ["copy"], [1.0])
+
+    def add(self, op: hlo.ReduceOp, source: Block) -> None:
+        """Add the tile ``source`` [partitions, free dims] to the sums of ``op``."""
+        builder = self.context.builder
+        ones = self._ones[source.dtype]
+        builder.emit("load_stationary", Stream.TENSOR, [], [ones.of((source.dims[0], ones.dims[1]))])
+        for number, piece in enumerate(self._columns.pieces):
+            part = source
+            for dim, (at, size) in piece.at.items():
+                part = part.index(dim + 1, Affine(at), size)
+            for some in self._cut(part, [*self._columns.steps]):
+                sums = self._banks[op, number]
+                target = sums.of((sums.dims[0], *self._atoms(some, piece)))
+                emit_over(builder, "multiply_moving", Stream.TENSOR, [target], [some], flags=["accumulate"])
+
+    def _cut(self, part: Block, dims: Sequence[int]) -> Iterator[Block]:
+        """``part`` in parts whose sums lie beside each other."""
+        if not dims:
+            yield part
+            return
+        dim, *others = dims
+        for at, size in self.context.builder.pieces(part.dims[dim + 1].size, self._columns.steps[dim]):
+            yield from self._cut(part.index(dim + 1, at, size), others)
+
+    def _atoms(self, part: Block, piece: Piece) -> list[Atom]:
+        """Of the sums of ``part``, of all its free dims."""
+        atoms, stride = [], 4 * piece.columns
+        for dim in reversed(range(len(part.dims) - 1)):
+            size = part.dims[dim + 1].size
+            if dim in piece.at:
+                atoms.append(Atom(size, 4 * self._columns.strides[dim]))
+            else:
+                atoms.append(Atom(size, stride))
+                stride *= self._columns.steps[dim]
+        return atoms[::-1]
+
+    def _rows(self, op: hlo.ReduceOp, number: int, piece: Piece) -> Block:
+        """[1, rows beside each other, columns] of a piece in PSUM."""
+        bank = self._banks[op, number]
+        return bank.of((bank.dims[0], *dense([self._columns.several, piece.columns], "f32")))
+
+    def end(self) -> None:
+        """Add the sums of a box to the totals."""
+        for op in self.ops:
+            first = op not in self.totals
+            if first:
+                self.totals[op] = self.pool.apart([op.shape.size], "f32", 1)
+            for number, piece in enumerate(self._columns.pieces):
+                total = self.totals[op].index(1, Affine(piece.start), piece.columns)
+                here = total if first else self.pool.like(total)
+                bank = self._rows(op, number, piece)
+                if self._columns.several > 1:
+                    reduce_rows(self.emitter, "add", here, bank.select([0, 2, 1]))
+                else:
+                    self.emitter.leave(here, bank.index(1, Affine()))
+                if not first:
+                    self.emitter.over("tensor_tensor", Stream.VECTOR, [total], [total, here], alu=["add"])
+                    self.pool.give_back(here)
+
+    def store(self) -> None:
+        """Give the sums homes."""
+        for op, total in self.totals.items():
+            home = self.context.homes[op.result] = [self.context.new_hbm(op.result)]
+            atoms = [atom for dim in home[0].dims for atom in dim]
+            if op.shape.dtype != "f32":
+                cast = self.pool.tile([op.shape.size], op.shape.dtype, 1)
+                self.emitter.copy(cast, total)
+                total = cast
+            source = total.of((total.dims[0], *dense([atom.size for atom in atoms], total.dtype)))
+            target = Block(home[0].alloc, home[0].dtype, home[0].start, (Atom(1, 0), *atoms))
+            copy(self.context.builder, target, source, Stream.DMA_STORE)
