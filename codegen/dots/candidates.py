@@ -41,7 +41,7 @@ STREAMED = 4
 """Chunks of k from which on a block of them is worth its transfer."""
 SEVERAL = 2
 """Sums of a tile of rows that are open at a time, at least: runs of the columns of one are short."""
-MOST_STREAMED = 4
+MOST_STREAMED = 16
 """Blocks of k that are no loop, beside the rest of k: those of a loop wait for each other."""
 MOST_SMALL = (256, 128, 64)
 """Rows of blocks where not a whole tile fits."""
@@ -413,7 +413,8 @@ def _streamed(problem: Problem, frame: Schedule, most: int, sizes: Sizes) -> Ite
         halves = [count for count in _halves(most) if count < most]
         boxed = (replace(whole, boxes=tuple(_box(each, count) for each in problem.all_chunks)) for count in halves)
         fitting = [_with_more_buffers(problem, each, sizes) for each in boxed if _fits(problem, each, sizes)]
-        few += [each for each in fitting if boxes(problem, each) < MOST_STREAMED + len(problem.segments)]
+        straight = (each for each in fitting if boxes(problem, each) < MOST_STREAMED + len(problem.segments))
+        few += [replace(each, straight=True) for each in straight]
         many += fitting[:1]
     yield from (_ahead(problem, each, sizes) for each in few or many)
 

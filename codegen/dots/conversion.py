@@ -104,8 +104,11 @@ def of(timing: Timing, stored: str, dtype: str, elements: int) -> Work:
     return (scalar.times(part) + vector.times(1 - part)).times(elements / ELEMENTS)
 
 
-def of_all(problem: Problem, operand: Operand, timing: Timing) -> Work:
-    """Of all of one operand of one batch index, once; nothing where it is not converted."""
+def of_all(problem: Problem, operand: Operand, timing: Timing, rows: int = 0) -> Work:
+    """Of all of one operand of one batch index, once; nothing where it is not converted.
+
+    ``rows``: those of a block, of which the DMA casts whole ones, where they are few.
+    """
     if not operand.converted:
         return NOTHING
     elements = problem.products * max(1, prod(problem.m if operand is problem.lhs else problem.n))
@@ -113,7 +116,8 @@ def of_all(problem: Problem, operand: Operand, timing: Timing) -> Work:
     if dtype == operand.stored:
         return NOTHING
     scalar, vector = works(timing, *((CODES, SIGNED) if operand.decoded else (operand.stored, dtype)))
-    (cast, part), count = shares(timing, operand, dtype), elements / ELEMENTS
+    fixed = cast_by_dma(timing, operand, rows, 1) / rows if rows else None
+    (cast, part), count = shares(timing, operand, dtype, fixed), elements / ELEMENTS
     shared = scalar.times(part * count) + vector.times((1 - cast - part) * count)
     if cast:
         shared += _loaded(timing).times(cast * count)

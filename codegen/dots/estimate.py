@@ -13,7 +13,7 @@ from math import prod
 from neuronx_cc.codegen.dots import conversion
 from neuronx_cc.codegen.dots.candidates import blocks_of, boxes
 from neuronx_cc.codegen.dots.problem import Home, Operand, Problem, run_of
-from neuronx_cc.codegen.dots.schedule import TAKING_TURNS, Kept, Leaves, Schedule, Sums, row_tiles
+from neuronx_cc.codegen.dots.schedule import TAKING_TURNS, Kept, Leaves, Schedule, Sums, row_tiles, unconverted_bytes
 from neuronx_cc.codegen.emission.views import Atom
 from neuronx_cc.codegen.epilogues.work import leave, tile_work
 from neuronx_cc.codegen.movement.halves import HALVES
@@ -87,7 +87,8 @@ def _streams(problem: Problem, schedule: Schedule, operand: Operand, blocks: int
     """How each of the ``blocks`` of an operand that is not transposed comes, is converted and is multiplied."""
     arrives = Stage(_transfers(problem, schedule, operand, timing).times(1 / blocks), timing.transfer_latency)
     multiplied = Stage(products(problem, timing).times(1 / blocks), timing.latency(Stream.TENSOR))
-    converted = conversion.of_all(problem, operand, timing)
+    chunks = prod(schedule.boxes_of(problem, operand)[0])
+    converted = conversion.of_all(problem, operand, timing, chunks if chunks > 1 else 0)
     if not converted.bound:
         return [arrives, multiplied]
     return [arrives, timing.done(converted.times(1 / blocks), Stream.VECTOR), multiplied]
@@ -124,6 +125,9 @@ def _of_open_banks(problem: Problem, schedule: Schedule, timing: Timing) -> floa
     batches, (_, n_blocks) = prod(problem.b), blocks_of(problem, schedule)
     lhs = load(problem, schedule, problem.lhs, timing)
     pairs = n_blocks * boxes(problem, schedule)
+    if problem.rhs.converted:  # piece by piece
+        terms = prod(schedule.boxes_of(problem, problem.rhs)[0]) * itemsize(problem.rhs.stored)
+        pairs *= -(-terms * schedule.rhs.rows // unconverted_bytes(problem, timing.sizes))
     stages = _streams(problem, schedule, problem.rhs, pairs, timing)
     first = timing.transfer_latency + lhs.bound + transposes(problem, schedule, problem.lhs, timing).bound
     streamed = timing.pipeline(stages, batches * pairs, schedule.rhs.buffers)

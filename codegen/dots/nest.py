@@ -135,7 +135,8 @@ class Nest:
             begins, ends = first and number == 0, last and number == len(pieces) - 1
             head = min(tiles, int(begins))
             tail = min(tiles - head, int(ends))
-            pairs, odd = divmod(tiles - head - tail, PAIR)
+            between = tiles - head - tail
+            pairs, odd = (0, between) if self.schedule.straight else divmod(between, PAIR)
             for at in range(head + odd):
                 inner = self._boxes(sizes[1:], box[1:], begins and at == 0, ends and at == tiles - 1)
                 yield from ((((Affine(start + at * size), size), *rest), end) for rest, end in inner)

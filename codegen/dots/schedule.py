@@ -125,6 +125,8 @@ class Schedule:
     """Blocks along one dim that are unrolled."""
     transposes: int
     """Banks of transposes of one tile that are unrolled."""
+    straight: bool = False
+    """Whether no blocks of k are a loop, in which they would wait for each other."""
 
     def coming(self, operand: Operand) -> Coming:
         """How ``operand`` comes."""

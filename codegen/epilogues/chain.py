@@ -130,10 +130,11 @@ class Ready:
         emitter.vector_load, emitter.scalar_load = 1, 0  # whatever either engine can do first is for Scalar
         dtype, in_bank = hlo.shape_of(chain.start).dtype, chain.start
         here = {chain.start: sums, **dict(zip(chain.arrays, arrays, strict=True))}
-        if factor != 1 or dtype != "f32":
+        if dtype != "f32":
             here[chain.start] = take(sums, dtype)
-            emitter.leave(here[chain.start], sums, factor)
             held[chain.start] = lent.pop()
+        if factor != 1 or dtype != "f32":
+            emitter.leave(here[chain.start], sums, factor)
             yield
         for index, op in enumerate(chain.ops):
             dying = self.dying.get(index, ())
