@@ -41,7 +41,7 @@ STREAMED = 4
 """Chunks of k from which on a block of them is worth its transfer."""
 SEVERAL = 2
 """Sums of a tile of rows that are open at a time, at least: runs of the columns of one are short."""
-MOST_STREAMED = 16
+MOST_STREAMED = 8
 """Blocks of k that are no loop, beside the rest of k: those of a loop wait for each other."""
 MOST_SMALL = (256, 128, 64)
 """Rows of blocks where not a whole tile fits."""
