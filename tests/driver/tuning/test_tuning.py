@@ -105,13 +105,18 @@ def test_a_tuning_that_was_stopped_goes_on_to_the_same_result(tmp_path) -> None:
     assert again.trials == 0
 
 
-def test_histories_of_other_models_are_begun_anew(tmp_path) -> None:
-    inputs = arrays()
-    neuronx_cc.tune(jax.jit(lambda x, w: x @ w), inputs[:2], types=("bf16",), workspace=tmp_path)
-    other = neuronx_cc.tune(jax.jit(lambda x, w: w @ x), inputs[:2], types=("bf16",), workspace=tmp_path)
-    assert other.resumed == 0
-    (tmp_path / "error-model.jsonl").write_bytes(b"\xff\x00 [[[" * 1000)
-    assert neuronx_cc.tune(jax.jit(lambda x, w: w @ x), inputs[:2], types=("bf16",), workspace=tmp_path).resumed == 0
+def test_models_share_a_history_and_damage_of_it_costs_what_it_hits(tmp_path) -> None:
+    inputs, history = arrays()[:2], tmp_path / "error-model.jsonl"
+    one, two = jax.jit(lambda x, w: x @ w), jax.jit(lambda x, w: w @ x)
+    assert neuronx_cc.tune(one, inputs, types=("bf16",), workspace=tmp_path).resumed == 0
+    assert neuronx_cc.tune(two, inputs, types=("bf16",), workspace=tmp_path).resumed == 0
+    assert neuronx_cc.tune(one, inputs, types=("bf16",), workspace=tmp_path).trials == 0
+    damage = b"\xff\x00 [[[" * 1000
+    history.write_bytes(damage + history.read_bytes() + damage)
+    assert neuronx_cc.tune(two, inputs, types=("bf16",), workspace=tmp_path).trials == 0
+    history.write_bytes(damage)
+    assert neuronx_cc.tune(two, inputs, types=("bf16",), workspace=tmp_path).resumed == 0
+    assert history.read_bytes().startswith(damage), "nothing that stands there is taken away"
 
 
 def test_the_users_metric_decides() -> None:
