@@ -21,6 +21,7 @@ from neuronx_cc.codegen.dots.statement import problems_of
 from neuronx_cc.codegen.emission.accesses import Alloc
 from neuronx_cc.codegen.emission.views import Atom, View, coalesce, linear, unplaced
 from neuronx_cc.codegen.epilogues.arrays import views_of_cast
+from neuronx_cc.codegen.formation.graph import repeats
 from neuronx_cc.codegen.maps.plan import RESIDENT_STEPS, Partitions, partitions_of, resident_view
 from neuronx_cc.codegen.movement.relayout_plan import LEAST_ELEMENTS, is_long
 from neuronx_cc.codegen.movement.transfer import nanoseconds, transfer
@@ -230,16 +231,24 @@ def _near(context: Context, array: hlo.SSAValue, out: View) -> View | None:
 def _array_view(context: Context, contraction: Contraction, array: hlo.SSAValue) -> View:
     """The home in HBM of what the epilogue reads, where it may repeat along dims."""
     cast = views_of_cast(context, array)
-    for view in cast or context.views(array):
-        simple = all(len(atoms) < 2 for atoms in view.dims)
-        near = [atoms[-1].stride for atoms in view.dims if atoms][-1:]
-        if not view.in_sbuf and simple and near in ([], [0], [itemsize(view.dtype)]):
-            return view
+    found = next(filter(_is_read, cast or context.views(array)), None)
+    if found is None and not cast and repeats(array):
+        stored = context.hbm(array)  # what is repeated, of which there is less
+        found = stored if _is_read(stored) else None
+    if found is not None:
+        return found
     if not cast:
         return context.dense(array)
     copied = context.own_hbm(contraction.result, hlo.Shape(cast[0].dtype, hlo.shape_of(array).dims))
     transfer(context.builder, copied, cast[0], Stream.DMA_LOAD, force=True)
     return copied
+
+
+def _is_read(view: View) -> bool:
+    """Whether an epilogue reads ``view`` where it lies."""
+    simple = all(len(atoms) < 2 for atoms in view.dims)
+    near = [atoms[-1].stride for atoms in view.dims if atoms][-1:]
+    return not view.in_sbuf and simple and near in ([], [0], [itemsize(view.dtype)])
 
 
 # ---- dims that all arrays have in common ----------------------------------------------------------------------

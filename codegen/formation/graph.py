@@ -170,6 +170,11 @@ def base(value: hlo.SSAValue) -> hlo.SSAValue:
     return value
 
 
+def repeats(value: hlo.SSAValue) -> bool:
+    """Whether ``value`` is a view that has elements of an array several times."""
+    return hlo.shape_of(base(value)).size < hlo.shape_of(value).size
+
+
 def same_order(value: hlo.SSAValue, source: hlo.SSAValue) -> bool:
     """Whether ``value`` has the elements of ``source``, in that order, without moving any."""
     while value is not source:

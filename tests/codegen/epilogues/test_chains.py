@@ -1,6 +1,7 @@
 """What is computed of the sums of contractions as they leave PSUM: by value, in all types, on machines of all sizes."""
 
 from collections.abc import Callable
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 from generated import TRN1, check_function
 
+from neuronx_cc.ir.isa.program import DMA_STREAMS, Instr, Space
 from neuronx_cc.ir.machine import Machine
 from neuronx_cc.ir.targets import find_machine
 
@@ -140,3 +142,22 @@ def test_steps_in_a_loop(random: Array) -> None:
         return jax.lax.fori_loop(0, 5, lambda _, h: jnp.tanh(h @ w + x) * 0.5 + h * 0.5, x)
 
     check_function(function, *(random.standard_normal(each, np.float32) / 8 for each in ((20, 96), (96, 96))))
+
+
+@pytest.mark.parametrize("sizes", [(300, 256, 40), (129, 512, 33), (64, 127, 8)], ids=str)
+def test_rows_and_columns_that_were_computed_are_not_repeated_in_memory(
+    sizes: tuple[int, int, int], random: Array
+) -> None:
+    """Distances of all points from all centres: squares of either are on chip when the products are made."""
+    rows, columns, depth = sizes
+
+    def distances(x: Any, c: Any) -> Any:
+        return (x * x).sum(1)[:, None] - 2 * x @ c.T + (c * c).sum(1)
+
+    inputs = random.standard_normal((rows, depth), np.float32), random.standard_normal((columns, depth), np.float32)
+    program = check_function(distances, *inputs, relative=1e-5).program
+    stored = [
+        record.outs[0] for record in program.records if isinstance(record, Instr) and record.stream in DMA_STREAMS
+    ]
+    copies = [ref for ref in stored if ref.space is Space.HBM and prod(ref.counts) * 4 > (rows + columns) * depth]
+    assert sum(prod(ref.counts) for ref in copies) <= rows * columns
