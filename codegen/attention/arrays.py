@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 
 from neuronx_cc.codegen.attention.geometry import by_dim, is_one, marked
@@ -67,7 +68,7 @@ def arrays_of(context: Context, attention: Attention) -> Arrays:
     result = _written(context, attention)
     order, heads = _order(attention)
     dims = [attention.dims[axis] for axis in order]
-    for homes in ((context.hbm, context.dense), (context.dense,)):
+    for homes in ((context.hbm, partial(_repeated, context), context.dense), (context.dense,)):
         bound = [*_all_read(context, attention, homes), result]
         around = [each.view.of(tuple(each.view.dims[axis] for axis in order)) for each in bound]
         space = align(around, dims, frozenset([heads]))
@@ -89,6 +90,13 @@ def arrays_of(context: Context, attention: Attention) -> Arrays:
     queries, keys, values = found[:3]
     heads = sum(axis < heads for axis in space.axes)
     return Arrays(tuple(space.sizes), heads, queries, keys, values, found[-1], masks)
+
+
+def _repeated(context: Context, value: hlo.SSAValue) -> View:
+    """A view of a dense home of what ``value`` repeats, such as a bias that all of a batch have."""
+    op = value.owner
+    view = apply_view(op, context.dense(op.operand)) if isinstance(op, hlo.BroadcastOp) else None
+    return view or context.dense(value)
 
 
 def _order(attention: Attention) -> tuple[list[int], int]:
