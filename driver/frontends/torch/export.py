@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch._dynamo.convert_frame import compile_lock
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
+from torch.export._trace import _export
 from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind, OutputSpec
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.fx.traceback import annotate_fn
@@ -61,30 +62,45 @@ class LoweredProgram:
 def exported(
     model: torch.nn.Module | Callable[..., Any], arguments: tuple[Any, ...], keywords: Mapping[str, Any]
 ) -> torch.export.ExportedProgram:
-    """``torch.export.export``, of functions too, for one thread at a time: what it traces with is the process's.
+    """``torch.export.export``, of functions too and for one thread at a time: what it traces with is the process's.
 
     Raises what that raises, UsageError EARG906 for what is no model, and CompileError EVRF001 for programs that
     depend on values of tensors, with the line of the user's code.
     """
     with compile_lock:
         try:
-            return torch.export.export(_as_module(model), arguments, dict(keywords))
+            return _exported(_as_module(model), arguments, dict(keywords))
         except GuardOnDataDependentSymNode as error:
             said = "what the program does depends on a value of a tensor"
             raise CompileError("EVRF001", said, BY_BRANCH, _users_line(error)) from error
         except (DynamicOutputShapeException, DataDependentOutputException) as error:
             said = f"operator {error.func} of PyTorch is not supported"
             raise CompileError("EVRF001", said, remedy_of(error.func), _users_line(error)) from error
-        except (AttributeError, RuntimeError) as error:
-            calls = traceback.extract_tb(error.__traceback__)
-            if any("_functorch" in Path(each.filename).parts for each in calls):
-                raise CompileError("EVRF001", *BY_TRANSFORM, _users_line(error)) from error
+
+
+def _exported(
+    module: torch.nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]
+) -> torch.export.ExportedProgram:
+    """With ``torch.func`` too."""
+    try:
+        program = torch.export.export(module, arguments, keywords)
+        if not _transforms(program):
+            return program
+    except (AttributeError, RuntimeError) as error:
+        calls = traceback.extract_tb(error.__traceback__)
+        if not any("_functorch" in Path(each.filename).parts for each in calls):
             raise
+    # of operators below autograd, torch exports what torch.func makes
+    return _export(module, arguments, keywords, strict=False, pre_dispatch=False)
+
+
+def _transforms(program: torch.export.ExportedProgram) -> bool:
+    return any(getattr(node.target, "__module__", "") == TRANSFORMS for node in program.graph.nodes)
 
 
 BY_TRANSFORM = (
-    "torch cannot export derivatives by torch.func",
-    "torch.autograd.grad has them too, and torch.compile takes torch.func",
+    "torch does not lower derivatives by torch.func in exported programs",
+    "pass the module itself, to neuronx_cc.torch.trace or neuronx_cc.load_model",
 )
 
 BY_BRANCH = (
@@ -144,7 +160,7 @@ def lower_exported(program: torch.export.ExportedProgram, inline_weights: bool =
         with compile_lock, quiet():
             program = decomposed(program)
     except Exception as error:
-        if any(getattr(node.target, "__module__", "") == TRANSFORMS for node in program.graph.nodes):
+        if _transforms(program):
             raise CompileError("EVRF001", *BY_TRANSFORM) from error
         # torch computes all shapes anew, and raises what its operators do
         text = " ".join(str(error).split())[:200]

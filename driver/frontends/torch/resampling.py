@@ -104,8 +104,11 @@ def _shares(have: int, want: int, aligned: bool, scale: float | None, kernel: Ca
 
 
 def _smooth(kernel: Callable[[Any], Any], reach: int) -> Any:
-    def resample(x: Any, sizes: Sequence[int], aligned: bool, *scales: float | None) -> Any:
-        for axis, (have, want) in enumerate(zip(x.shape[2:], sizes, strict=True), 2):
+    def resample(x: Any, sizes: Sequence[int] | None, aligned: bool, *scales: Any) -> Any:
+        if len(scales) == 1:  # the overload that takes factors in place of sizes
+            scales = tuple(scales[0] or ())
+            sizes = sizes or [int(have * scale) for have, scale in zip(x.shape[2:], scales, strict=True)]
+        for axis, (have, want) in enumerate(zip(x.shape[2:], sizes or (), strict=True), 2):
             if have == want:
                 continue  # whatever the scale
             scale = scales[axis - 2] if scales else None
