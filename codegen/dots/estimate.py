@@ -125,7 +125,7 @@ def _of_open_banks(problem: Problem, schedule: Schedule, timing: Timing) -> floa
     batches, (_, n_blocks) = prod(problem.b), blocks_of(problem, schedule)
     lhs = load(problem, schedule, problem.lhs, timing)
     pairs = n_blocks * boxes(problem, schedule)
-    if problem.rhs.converted:  # piece by piece
+    if problem.rhs.converted and problem.rhs.home is not Home.CONSTANT:  # piece by piece
         terms = prod(schedule.boxes_of(problem, problem.rhs)[0]) * itemsize(problem.rhs.stored)
         pairs *= -(-terms * schedule.rhs.rows // unconverted_bytes(problem, timing.sizes))
     stages = _streams(problem, schedule, problem.rhs, pairs, timing)
