@@ -3,6 +3,7 @@
 Input: reduces whose ``kind`` is ``argmax`` or ``argmin`` (see ``decompose``). Output: the extreme value by one
 reduction; the smallest index among the elements equal to it (or NaN, which wins) by another. The initial index
 takes part only where the initial value is the result, which then equals an element or the row is empty.
+A value that is read is the element at that index, with the sign that it has if it is zero.
 
 Long rows of large arrays are cut into blocks: their extremes take one pass over the array, the first block that has the
 row's extreme is gathered, and the index within it looked for there.
@@ -15,7 +16,7 @@ import numpy as np
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.hlo.editing import defining_op, erase, insert_before, insert_splat, ops_of
-from neuronx_cc.ir.types import INTEGERS, NUMPY_DTYPE
+from neuronx_cc.ir.types import FLOATS, INTEGERS, NUMPY_DTYPE
 from neuronx_cc.passes.expansions.build import Build
 from neuronx_cc.passes.manager import PassContext, only_for
 
@@ -43,12 +44,30 @@ def _expand(op: hlo.ReduceOp, module: HloModule) -> None:
         first = Build.before(module, op).convert(first, hlo.shape_of(indices).dtype)
     else:
         best, first = _extreme(op, module, values, indices, start, op.dimensions.data)
+    if hlo.shape_of(values).dtype in FLOATS and _value_is_used(op):
+        best = _element(op, module, first)
     for use in list(op.results[0].uses):
         user = use.operation
         assert isinstance(user, hlo.GetTupleElementOp), "tuples are dissolved before"
         user.results[0].replace_all_uses_with((best, first)[user.index.data])
         erase(user)
     erase(op)
+
+
+def _value_is_used(op: hlo.ReduceOp) -> bool:
+    users = [use.operation for use in op.results[0].uses]
+    return any(isinstance(user, hlo.GetTupleElementOp) and user.index.data == 0 for user in users)
+
+
+def _element(op: hlo.ReduceOp, module: HloModule, first: hlo.SSAValue) -> hlo.SSAValue:
+    """The elements at ``first``: zeros of both signs are equal, and the extreme has the sign of any."""
+    values, indices, start, _ = op.operands
+    b, dims, axes = Build.before(module, op), hlo.shape_of(values).dims, op.dimensions.data
+    kept = [axis for axis in range(len(dims)) if axis not in axes]
+    chosen = _compare(op, indices, b.broadcast(first, dims, kept), "EQ")
+    only = insert_before(op, hlo.SelectOp, (chosen, values, b.broadcast(start, dims, [])), values.type, op.loc)
+    assert op.kind is not None
+    return _reduce(op, module, only, start, EXTREMES[op.kind.data], axes)
 
 
 def _extreme(

@@ -30,13 +30,14 @@ def run(module: HloModule, context: PassContext) -> None:
 
 def _sink(module: HloModule, op: hlo.HloOp) -> None:
     found = next((source for operand in op.operands if (source := _merged(operand)) is not None), None)
-    if found is None or not all(_turns(operand, found) for operand in op.operands):
+    arrays = [operand for operand in op.operands if hlo.shape_of(operand).rank or not op.shape.rank]
+    if found is None or not all(_turns(operand, found) for operand in arrays):
         return
     dims = hlo.shape_of(found).dims
     groups = _groups(dims, op.shape.dims)
     assert groups is not None, "dims merge"
     b = Build.before(module, op)
-    operands = [_turned(b, operand, dims, groups) for operand in op.operands]
+    operands = [_turned(b, operand, dims, groups) if operand in arrays else operand for operand in op.operands]
     made = copy_op(op, operands, hlo.array_type(op.shape.dtype, dims))
     assert op.parent is not None, "an op of a block"
     op.parent.insert_op_before(made, op)

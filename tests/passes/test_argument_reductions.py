@@ -72,3 +72,15 @@ def test_pairs_are_what_the_computation_says(form: str, dtype: str) -> None:
             x = np.nan_to_num(x, nan=4, neginf=-(2**31)).astype(np.int32)
         for found, wanted in zip(compiled.run([x, given]), run_text(text, [x, given]), strict=True):
             np.testing.assert_array_equal(found, wanted)
+
+
+@pytest.mark.parametrize("rule", ["k", "first"])
+def test_zeros_keep_the_sign_of_the_element_at_their_index(rule: str) -> None:
+    text = PROGRAM.format(dtype="f32", places=COUNTED, start="-inf", index=0, rule=rule)
+    text = text.replace("select(wins, av, bv)", f"select({rule}, av, bv)")
+    x = np.array([[-0.0, 0.0, -1, 0], [0, -0.0, 0, 0], [-1, -0.0, 0, -0.0]], np.float32)
+    inputs = [x, np.zeros((3, 4), np.int32)]
+    (best, where), (wanted, there) = compile_text(text).run(inputs), run_text(text, inputs)
+    np.testing.assert_array_equal(where, there)
+    np.testing.assert_array_equal(np.signbit(best), np.signbit(wanted))
+    np.testing.assert_array_equal(np.signbit(best), [True, False, True])
