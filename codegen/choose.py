@@ -57,7 +57,10 @@ class Planner:
     """Name of a problem -> the number of its candidate that is taken whatever the estimate says."""
     uses: Counter[Problem] = field(default_factory=Counter)
     """How many kernels pose each problem."""
+    copies: dict[Any, tuple[int, ...]] = field(default_factory=dict)
+    """Problems of a contraction as its operands lie, and how -> operands that are copied dense first."""
     _chosen: dict[Problem, Schedule | None] = field(default_factory=dict)
+    _times: dict[Problem, float] = field(default_factory=dict)
 
     @overload
     def choose(self, problem: dots.Problem) -> Contracting | None: ...
@@ -80,8 +83,11 @@ class Planner:
 
     def time(self, problem: Problem) -> float:
         """Nanoseconds that ``problem`` takes by estimate; inf where nothing fits."""
-        chosen = self._planned(problem)
-        return inf if chosen is None else FAMILIES[type(problem)].estimate(problem, chosen, self.timing)
+        if (known := self._times.get(problem)) is None:
+            chosen = self._planned(problem)
+            known = inf if chosen is None else FAMILIES[type(problem)].estimate(problem, chosen, self.timing)
+            self._times[problem] = known
+        return known
 
     def _planned(self, problem: Problem) -> Any:
         if problem not in self._chosen:

@@ -261,11 +261,44 @@ def _nest(
 
     A dim on the partitions is never cut: an operand that lies elsewhere, or is the smaller, is copied instead.
     """
+    problems = problems_of(context, contraction, bound, out, adds)
+    views = [out, *(each.view for each in bound)]
+    lies = tuple((view.in_sbuf, view.dtype, view.start.terms, view.dims) for view in views)
+    posed = (tuple(problems), *(tuple(contraction.order(index)) for index in (0, 1)), lies)
+    copies = context.planner.copies.get(posed) if problems else None
+    if copies is None:
+        copies = context.planner.copies[posed] = _copies(context, contraction, bound, out, adds, problems)
+    lhs, rhs = bound
+    if copies:
+        lhs, rhs = (
+            _dense(context, contraction, index, each) if index in copies else each for index, each in enumerate(bound)
+        )
+        problems = problems_of(context, contraction, (lhs, rhs), out, adds)
+        assert problems, "copies lie as they were said to"
+    if len(problems[0].segments) > 1 and Home.CONSTANT in (lhs.home, rhs.home):
+        # constants are laid out in equal chunks only
+        lhs, rhs = (_in_hbm(context, each) for each in (lhs, rhs))
+        problems = problems_of(context, contraction, (lhs, rhs), out, adds)
+        assert problems, "they lie as before"
+    return Placed(contraction, context.planner.easiest(problems), lhs, rhs, out, adds)
+
+
+def _copies(
+    context: Context,
+    contraction: Contraction,
+    bound: Sequence[Bound],
+    out: View,
+    adds: tuple[View, ...],
+    plain: Sequence[Problem],
+) -> tuple[int, ...]:
+    """Which operands are copied; ``plain`` are the problems where none is."""
     sizes = [hlo.shape_of(operand).size for operand in contraction.op.operands]
     first, second = sorted((0, 1), key=lambda index: (bound[index].view.in_sbuf, sizes[index]))
     apart = {index for index, each in enumerate(bound) if _lies_apart(context, contraction, index, each)}
-    found: dict[tuple[int, ...], Sequence[Problem]] = {}
-    ways: tuple[tuple[int, ...], ...] = ((), (first,), (second,), (0, 1))
+    found: dict[tuple[int, ...], Sequence[Problem]] = {(): plain} if plain else {}
+    if found and not apart:
+        return ()
+    ways: tuple[tuple[int, ...], ...] = ((first,), (second,), (0, 1))
     for copies in ways:
         if found and not apart.issuperset(copies):
             continue
@@ -283,18 +316,7 @@ def _nest(
         made = sum(_copied_ns(context, contraction, index, bound[index]) for index in copies)
         return made + context.planner.time(context.planner.easiest(found[copies]))
 
-    copies = min(found, key=nanoseconds_of) if len(found) > 1 else next(iter(found))
-    lhs, rhs = (
-        _dense(context, contraction, index, each) if index in copies else each for index, each in enumerate(bound)
-    )
-    problems = problems_of(context, contraction, (lhs, rhs), out, adds)
-    assert problems, "copies lie as they were said to"
-    if len(problems[0].segments) > 1 and Home.CONSTANT in (lhs.home, rhs.home):
-        # constants are laid out in equal chunks only
-        lhs, rhs = (_in_hbm(context, each) for each in (lhs, rhs))
-        problems = problems_of(context, contraction, (lhs, rhs), out, adds)
-        assert problems, "they lie as before"
-    return Placed(contraction, context.planner.easiest(problems), lhs, rhs, out, adds)
+    return min(found, key=nanoseconds_of) if len(found) > 1 else next(iter(found))
 
 
 def _lies_apart(context: Context, contraction: Contraction, index: int, bound: Bound) -> bool:
