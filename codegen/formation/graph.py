@@ -37,7 +37,7 @@ class Kernel:
     reduced: int = 0
     is_map: bool = False
     folded: int = 0
-    """How many leading axes of ``shape`` its column sums fold; 0 without any."""
+    """How many leading axes of ``shape`` its column sums fold, all of them for sums of everything; 0 without any."""
     scanned: int = -1
     """The axis of ``shape`` along which scans of a map kernel run; each tile holds all of it."""
     joined: tuple[int, ...] = ()
@@ -58,7 +58,9 @@ class Kernel:
 
     def sums_columns(self, op: object) -> TypeGuard[hlo.ReduceOp]:
         """Whether ``op`` is one of its column sums."""
-        return self.folded > 0 and isinstance(op, hlo.ReduceOp) and not suffix_reduction(op)
+        if not self.folded or not isinstance(op, hlo.ReduceOp):
+            return False
+        return op.shape.size == 1 if self.folded == len(self.shape) else not suffix_reduction(op)
 
     def is_row(self, shape: hlo.Shape) -> bool:
         """Whether a value of the kernel has one element for each row that is reduced."""
@@ -225,13 +227,13 @@ def suffix_reduction(op: hlo.ReduceOp) -> int:
 
 
 def prefix_reduction(op: hlo.ReduceOp) -> int:
-    """How many leading non-1 dims a single-operand reduction folds; 0 when it is of another form, or folds all."""
+    """How many leading non-1 dims a single-operand reduction folds, maybe all; 0 when it is of another form."""
     if len(op.operands) != 2:
         return 0
     dims = hlo.shape_of(op.operands[0]).dims
     kept = [axis for axis, size in enumerate(dims) if size != 1]
     folded = sorted(kept.index(axis) for axis in op.dimensions.data if axis in kept)
-    return len(folded) if folded == list(range(len(folded))) and len(folded) < len(kept) else 0
+    return len(folded) if folded == list(range(len(folded))) else 0
 
 
 def computes_elementwise(op: hlo.Operation) -> bool:

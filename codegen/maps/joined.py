@@ -89,13 +89,13 @@ def candidates(context: Context, first: MapPlan, external: Sequence[hlo.SSAValue
 
 def _in_runs(timing: Timing, kernel: Kernel) -> Iterator[Partitions]:
     """Runs as long as may be on each partition, where column sums leave it at one result."""
-    if kernel.folded:
+    if 0 < kernel.folded < len(kernel.shape):
         yield streaming_partitions(timing, kernel.shape, range(min(len(kernel.rows), kernel.folded)))
 
 
 def _along_columns(kernel: Kernel) -> Iterator[Partitions]:
     """Runs of the last axis on the partitions, where few rows would leave most of them without work."""
-    if not kernel.reduced and not kernel.folded and len(kernel.shape) > 1:
+    if not kernel.reduced and kernel.folded in (0, len(kernel.shape)) and len(kernel.shape) > 1:
         size = partition_divisor(kernel.shape[-1])
         yield Partitions(len(kernel.shape) - 1, size, kernel.shape[-1] // size)
 

@@ -98,7 +98,8 @@ def choose_partitions(
     ``stores``: no result stays on chip.
     """
     kernel = plan.kernel
-    row_axes = min(len(kernel.rows) if kernel.reduced else len(kernel.shape), kernel.folded or len(kernel.shape))
+    folded = kernel.folded % len(kernel.shape) if kernel.shape else 0
+    row_axes = min(len(kernel.rows) if kernel.reduced else len(kernel.shape), folded or len(kernel.shape))
     votes: dict[Partitions, int] = {}
     elements: dict[Partitions, int] = {}
     for value in external:
@@ -123,7 +124,7 @@ def choose_partitions(
         return None
     streams = largest * 4 > 128 * 49152
     rows = [axis for axis in range(row_axes) if axis != kernel.scanned]
-    whole = kernel.reduced or kernel.folded or len(kernel.shape) == 1 or kernel.scanned >= 0
+    whole = kernel.reduced or folded or len(kernel.shape) == 1 or kernel.scanned >= 0
     axes = rows if whole else range(len(kernel.shape) - 1)
     if not axes:
         return None

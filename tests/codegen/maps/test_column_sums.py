@@ -97,6 +97,18 @@ def test_sums_of_one_pass_are_one_kernel(random: np.random.Generator) -> None:
 
 
 @pytest.mark.parametrize(
+    "dims", [(2051,), (2048 * 3,), (128 * 129,), (3, 1000), (1000, 3), (4, 5, 600), (131, 1, 37)], ids=str
+)
+def test_sums_of_everything(dims: tuple[int, ...], random: np.random.Generator) -> None:
+    def function(x: Any, y: Any) -> Any:
+        return ((x - y) ** 2).mean(), jnp.abs(x - y), jnp.abs(y).sum()
+
+    arrays = normal(random, *dims), normal(random, *dims)
+    check_function(function, *arrays, relative=1e-5)
+    assert "reduce" not in kernels(function, *arrays)
+
+
+@pytest.mark.parametrize(
     "function",
     [
         lambda x: jnp.exp(x).max(0),
