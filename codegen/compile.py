@@ -22,6 +22,7 @@ from neuronx_cc.ir.errors import NO_LOC, CompileError
 from neuronx_cc.ir.isa.program import Program
 from neuronx_cc.ir.machine import Machine
 from neuronx_cc.passes.analysis.devices import device_counts
+from neuronx_cc.passes.analysis.values import argument_names
 
 
 def lower_module(
@@ -70,17 +71,10 @@ def lower_module(
                 left.clear()
 
 
-def _arguments(entry: hlo.ComputationOp) -> list[str]:
-    """What JAX calls each parameter; empty where the module does not say it, or says it of several."""
-    named = [entry.parameter_loc(index).op_name for index in range(len(entry.block.args))]
-    counts = Counter(named)
-    return [name if counts[name] == 1 else "" for name in named]
-
-
 def _lower(module: hlo.HloModule, context: Context) -> tuple[Program, list[np.ndarray]]:
     context.builder.program.devices = device_counts(module)
     entry = module.entry
-    arguments = _arguments(entry)
+    arguments = argument_names(entry)
     for index, argument in enumerate(entry.block.args):
         shape = hlo.shape_of(argument)
         name = entry.parameter_loc(index).name

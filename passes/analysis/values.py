@@ -1,5 +1,6 @@
 """What passes know about a value without running anything: constants, splats, sign."""
 
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,13 @@ from neuronx_cc.ir.hlo.editing import defining_op
 from neuronx_cc.ir.types import FLOATS, INTEGERS, NUMPY_DTYPE, SIGNED
 
 Array = np.ndarray[Any, Any]
+
+
+def argument_names(entry: hlo.ComputationOp) -> list[str]:
+    """What its framework calls each parameter; empty where the module does not say it, or says it of several."""
+    named = [entry.parameter_loc(index).op_name for index in range(len(entry.block.args))]
+    counts = Counter(named)
+    return [name if counts[name] == 1 else "" for name in named]
 
 
 def constant_of(value: hlo.SSAValue, module: HloModule) -> Array | None:

@@ -5,7 +5,7 @@ from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.hlo.editing import argument_block, defining_op
 from neuronx_cc.passes.analysis.intervals import NARROW, inside, narrow_range
 from neuronx_cc.passes.analysis.ranges import Ranges
-from neuronx_cc.passes.analysis.values import constant_of, splat_number
+from neuronx_cc.passes.analysis.values import argument_names, constant_of, splat_number
 from neuronx_cc.passes.manager import PassContext
 
 CODE = "ESFH002"
@@ -18,7 +18,7 @@ class Warnings:
 
     def __init__(self, module: HloModule, ranges: Ranges, exact: bool):
         self.module, self.ranges, self.exact = module, ranges, exact
-        self.inputs: dict[str, None] = {}
+        self.inputs: set[hlo.SSAValue] = set()
         self.constants: dict[hlo.SSAValue, str] = {}
 
     def of_ops(self, context: PassContext) -> None:
@@ -36,7 +36,7 @@ class Warnings:
             return
         block, source = argument_block(value), defining_op(value)
         if block is not None:
-            self.inputs[hlo.loc_of(value).name] = None
+            self.inputs.add(value)
         elif (worst := self._lost(value)) is not None:
             dtype = hlo.shape_of(value).dtype
             self.constants[value] = f"{dtype} constant {worst} does not fit 32 bits and wraps"
@@ -62,6 +62,8 @@ class Warnings:
 
     def of_values(self, context: PassContext) -> None:
         if self.inputs:
-            context.warn(CODE, f"64-bit integer inputs are truncated to 32 bits: {', '.join(self.inputs)}")
+            called = zip(self.module.entry.block.args, argument_names(self.module.entry), strict=True)
+            names = [name or hlo.loc_of(value).name for value, name in called if value in self.inputs]
+            context.warn(CODE, f"64-bit integer inputs are truncated to 32 bits: {', '.join(names)}")
         for value, message in self.constants.items():
             context.warn(CODE, message, hlo.loc_of(value))
