@@ -1,13 +1,22 @@
 """A transformer layer and its gradients in PyTorch/XLA's forms, shared by several devices: values of one device."""
 
+import re
+from collections.abc import Callable
+from functools import cache
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import vendor_layers as vendor
+from vendor_spellings import SPELLINGS
 
 from neuronx_cc.driver.cli import main
+from neuronx_cc.hlo_import.parser import parse_text
+from neuronx_cc.hlo_import.printer import print_module
+from neuronx_cc.passes.manager import PassContext, PassOptions, run_passes
+from neuronx_cc.passes.pipelines import DEFAULT_PIPELINE
 
 EIGHT = pytest.param(8, marks=pytest.mark.slow)
 TWO_LATER = pytest.param(2, marks=pytest.mark.slow)
@@ -98,3 +107,40 @@ def test_pipeline(devices: int, tmp_path: Path) -> None:
         close(back, g)
         for name, each in zip(layers[rank], rest, strict=True):
             close(each, gradients[name])
+
+
+GRAPHS: dict[str, Callable[[], str]] = {
+    "tensor": lambda: vendor.tensor(2), "data": lambda: vendor.data(2), "sharded": lambda: vendor.sharded(2),
+    "stage": lambda: vendor.stage(1, 3),
+}  # fmt: skip
+
+
+def expanded(text: str) -> str:
+    """The module after the stages that spellings concern, instructions by their order."""
+    module = parse_text(text)
+    for _, names in takewhile(lambda stage: stage[0] != "narrowing", DEFAULT_PIPELINE):
+        run_passes(module, names, PassContext(PassOptions(auto_cast="none")))
+    shown = re.sub(r", (metadata|frontend_attributes)=\{[^}]*\}|, channel_id=1", "", print_module(module))
+    numbers: dict[str, int] = {}
+    return re.sub(r"%[\w.-]+", lambda name: f"%{numbers.setdefault(name[0], len(numbers))}", shown)
+
+
+@cache
+def plain(graph: str) -> str:
+    return expanded(GRAPHS[graph]())
+
+
+SPELLED = [
+    (graph, spelling)
+    for graph in GRAPHS
+    for spelling in SPELLINGS
+    if spelling != "no tuples of one" or graph in ("tensor", "stage")  # the others have none
+]
+
+
+@pytest.mark.parametrize(("graph", "spelling"), SPELLED)
+def test_spellings_are_one_graph(graph: str, spelling: str) -> None:
+    text = GRAPHS[graph]()
+    changed = SPELLINGS[spelling](text)
+    assert changed != text
+    assert expanded(changed) == plain(graph)
