@@ -201,10 +201,10 @@ class _Box:
             self._emit_stages()
         else:
             self._emit_tiles()
-        if self.columns is not None:
-            self.columns.end()
         for pool in self._pools():
             pool.free()
+        if self.columns is not None:
+            self.columns.end()
 
     def _emit_tiles(self) -> None:
         """Emit tiles that hold whole rows."""

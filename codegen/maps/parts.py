@@ -16,7 +16,7 @@ from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.formation.columns import kept_size
 from neuronx_cc.codegen.formation.graph import Kernel, base, squeeze, trace
 from neuronx_cc.codegen.maps.axes import full_view
-from neuronx_cc.codegen.maps.lifetimes import Member, last_uses, tiles_alive
+from neuronx_cc.codegen.maps.lifetimes import Member, last_uses, tiles_alive, up
 from neuronx_cc.codegen.maps.plan import (
     MapPlan,
     choose_partitions,
@@ -69,6 +69,7 @@ def _fits(context: Context, kernel: Kernel, member: Member, step: int) -> bool:
     tiles = [*(value for value in external if row < SPLIT_ROW or _along(context, value, kernel) > 1), *plan.iotas]
     alive = tiles_alive(kernel, tiles, last_uses(kernel, member))
     nbytes = alive.aligned(max(row, LEAST_TILE), max(1, LEAST_TILE // row), sbuf.alignment)
+    nbytes += sum(up(4 * op.shape.size, sbuf.alignment) for op in kernel.ops if kernel.sums_columns(op))
     room = sbuf.largest_gap() * 0.95
     if nbytes > room or nbytes <= room - max(0, context.residents.left):
         return nbytes <= room  # whatever stays
