@@ -46,7 +46,7 @@ class Block:
         chained = {op for each in chains for op in each.ops}
         attentions = attention_choice.worthwhile(context, computation, without | chained)
         inside = formation.inside_of(attentions) | chained
-        late = recompute.spread(computation, partial(columns.folded_by, context), inside)
+        late = recompute.spread(computation, partial(columns.folded_by, context, sections=1), inside)
         epilogues = epilogue_choice.worthwhile(context, computation, inside | without)
         context.cast_on_load(computation, {op for ops in epilogues.values() for op in ops})
         kernels = formation.form(

@@ -205,6 +205,7 @@ class _Formation:
             and kernel.is_map
             and kernel.shape == dims
             and kernel.reduced in (0, count)
+            and columns.takes_rows(self.context, kernel)
             and trace(op.operands[0], kernel, self.member) is not None
             and self._may_join(op, kernel, op.operands[1:])
         )

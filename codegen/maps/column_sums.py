@@ -15,14 +15,15 @@ from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.emission.builder import Affine, Block, emit_over
 from neuronx_cc.codegen.emission.emitter import Emitter
 from neuronx_cc.codegen.emission.tiles import TilePool, dense, tile_in
-from neuronx_cc.codegen.emission.views import Atom
-from neuronx_cc.codegen.formation.columns import SUMMED
+from neuronx_cc.codegen.emission.views import Atom, View
+from neuronx_cc.codegen.formation.columns import SUMMED, Section, sums_in
 from neuronx_cc.codegen.formation.graph import Kernel
 from neuronx_cc.codegen.maps.row_reduction import reduce_rows
 from neuronx_cc.codegen.maps.space import TileSpace
 from neuronx_cc.codegen.movement.transfer import copy
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.program import Stream
+from neuronx_cc.ir.types import itemsize
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,14 +80,15 @@ def columns_of(tiles: TileSpace, folded: int, bank: int) -> Columns:
 
 @dataclass(slots=True)
 class ColumnSums:
-    """Of one kernel."""
+    """Of one section of the columns of a kernel."""
 
     context: Context
     kernel: Kernel
+    section: Section
     pool: TilePool
     emitter: Emitter = field(init=False)
     totals: dict[hlo.HloOp, Block] = field(default_factory=dict)
-    """[1, columns] of the boxes so far."""
+    """[1, columns of the section] of the boxes so far."""
     _ones: dict[str, Block] = field(default_factory=dict)
     _zero: Block = field(init=False)
     _columns: Columns = field(init=False)
@@ -98,15 +100,11 @@ class ColumnSums:
         self._zero = self.pool.apart([1], "f32", 1)
         self.context.builder.memset(self._zero, 0.0)
 
-    @property
-    def ops(self) -> list[hlo.ReduceOp]:
-        return [op for op in self.kernel.ops if self.kernel.sums_columns(op)]
-
     def begin(self, tiles: TileSpace) -> None:
         """Let the sums of a box begin with nothing."""
         builder = self.context.builder
         self._columns = columns_of(tiles, self.kernel.folded, builder.sizes.bank_columns)
-        for op in self.ops:
+        for op in sums_in(self.kernel):
             source = op.operands[0]
             values = [source, *(source.owner.operands if isinstance(source.owner, hlo.ConvertOp) else ())]
             for dtype in [hlo.shape_of(value).dtype for value in values]:  # casts are done as they are read
@@ -164,10 +162,10 @@ class ColumnSums:
 
     def end(self) -> None:
         """Add the sums of a box to the totals."""
-        for op in self.ops:
+        for op in sums_in(self.kernel):
             first = op not in self.totals
             if first:
-                self.totals[op] = self.pool.apart([op.shape.size], "f32", 1)
+                self.totals[op] = self.pool.apart([self.section.columns], "f32", 1)
             for number, piece in enumerate(self._columns.pieces):
                 total = self.totals[op].index(1, Affine(piece.start), piece.columns)
                 here = total if first else self.pool.like(total)
@@ -180,15 +178,22 @@ class ColumnSums:
                     self.emitter.over("tensor_tensor", Stream.VECTOR, [total], [total, here], alu=["add"])
                     self.pool.give_back(here)
 
-    def store(self) -> None:
-        """Give the sums homes."""
+    def store(self, homes: Mapping[hlo.HloOp, View]) -> None:
+        """Store the sums in ``homes``, which are dense where there are several sections."""
         for op, total in self.totals.items():
-            home = self.context.homes[op.result] = [self.context.new_hbm(op.result)]
-            atoms = [atom for dim in home[0].dims for atom in dim]
+            home = homes[op]
             if op.shape.dtype != "f32":
-                cast = self.pool.tile([op.shape.size], op.shape.dtype, 1)
+                cast = self.pool.tile([self.section.columns], op.shape.dtype, 1)
                 self.emitter.copy(cast, total)
                 total = cast
+            atoms = [atom for dim in home.dims for atom in dim]
+            if self.section.cuts:
+                atoms = [Atom(self.section.columns, itemsize(home.dtype))]
             source = total.of((total.dims[0], *dense([atom.size for atom in atoms], total.dtype)))
-            target = Block(home[0].alloc, home[0].dtype, home[0].start, (Atom(1, 0), *atoms))
-            copy(self.context.builder, target, source, Stream.DMA_STORE)
+            start = home.start + self.section.start * itemsize(home.dtype)
+            copy(
+                self.context.builder,
+                Block(home.alloc, home.dtype, start, (Atom(1, 0), *atoms)),
+                source,
+                Stream.DMA_STORE,
+            )

@@ -18,11 +18,13 @@ from math import prod
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.emission.builder import Block
 from neuronx_cc.codegen.emission.tiles import TilePool
+from neuronx_cc.codegen.emission.views import View
+from neuronx_cc.codegen.formation.columns import Section, sections_of, sums_in
 from neuronx_cc.codegen.formation.graph import Kernel, trace
 from neuronx_cc.codegen.maps import transposed
 from neuronx_cc.codegen.maps.ahead import copy_ahead
 from neuronx_cc.codegen.maps.area import Area
-from neuronx_cc.codegen.maps.axes import axes_view
+from neuronx_cc.codegen.maps.axes import axes_view, full_view
 from neuronx_cc.codegen.maps.between import between, elements_of, fit, gathered, gathered_bytes, loops_around
 from neuronx_cc.codegen.maps.body import Blocks, Body, Round
 from neuronx_cc.codegen.maps.column_sums import ColumnSums
@@ -106,13 +108,38 @@ def _lower_part(context: Context, kernel: Kernel, member: Member, step: int) -> 
         context.homes[value] = [home]
         outputs[value] = axes_view(home, kernel)
     area = Area(kernel.shape, (0,) * len(kernel.shape), inputs, outputs)
-    if not kernel.folded:
+    if kernel.folded:
+        _emit_sections(context, plan, member, area)
+    else:
         _emit_boxes(context, plan, member, area, None)
-        return
-    with TilePool(context.builder, "column sums") as pool:
-        sums = ColumnSums(context, kernel, pool)
-        _emit_boxes(context, plan, member, area, sums)
-        sums.store()
+
+
+def _emit_sections(context: Context, plan: MapPlan, member: Member, area: Area) -> None:
+    """Emit a kernel with column sums, section by section of the columns; what is no view of each becomes dense."""
+    kernel, homes = plan.kernel, dict[hlo.HloOp, View]()
+    sections = sections_of(kernel, context.sizes)
+    for op in sums_in(kernel):
+        homes[op] = context.own_hbm(op.result, op.shape) if len(sections) > 1 else context.new_hbm(op.result)
+        context.homes[op.result] = [homes[op]]
+    inputs, outputs = dict(area.inputs), dict(area.outputs)
+    for value in [value for value, view in inputs.items() if not _is_cut_by(view, sections)]:
+        inputs[value] = full_view(context.dense(value), kernel)
+    for value in [value for value, view in outputs.items() if not _is_cut_by(view, sections)]:
+        context.homes[value] = [context.own_hbm(value, hlo.shape_of(value))]
+        outputs[value] = axes_view(context.homes[value][0], kernel)
+    for section in sections:
+        part = replace(area, inputs=inputs, outputs=outputs)
+        for cut in section.cuts:
+            part = part.cut(*cut)
+        with TilePool(context.builder, "column sums") as pool:
+            sums = ColumnSums(context, kernel, section, pool)
+            _emit_boxes(context, plan, member, part, sums)
+            sums.store(homes)
+
+
+def _is_cut_by(view: View, sections: Sequence[Section]) -> bool:
+    """Whether each of ``sections`` is a view of ``view``."""
+    return all(view.slice(*cut) is not None for section in sections for cut in section.cuts)
 
 
 def _emit_boxes(context: Context, plan: MapPlan, member: Member, area: Area, columns: ColumnSums | None) -> None:

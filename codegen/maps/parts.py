@@ -13,7 +13,7 @@ from itertools import accumulate
 from math import prod
 
 from neuronx_cc.codegen.context import Context
-from neuronx_cc.codegen.formation.columns import kept_size
+from neuronx_cc.codegen.formation.columns import sections_of, sums_in
 from neuronx_cc.codegen.formation.graph import Kernel, base, squeeze, trace
 from neuronx_cc.codegen.maps.axes import full_view
 from neuronx_cc.codegen.maps.lifetimes import Member, last_uses, tiles_alive, up
@@ -61,7 +61,7 @@ def _fits(context: Context, kernel: Kernel, member: Member, step: int) -> bool:
     row = prod(kernel.shape[axis] for axis in whole | ({kernel.scanned} - {-1}))
     if kernel.scanned < 0:
         row = min(row, LEAST_SECTION)  # longer ones are taken in sections
-    row = max(row, kept_size(kernel))
+    row = max(row, _columns(context, kernel))
     sbuf = context.builder.sbuf
     plan = MapPlan(kernel)
     external = external_operands(context, plan, member)
@@ -69,12 +69,17 @@ def _fits(context: Context, kernel: Kernel, member: Member, step: int) -> bool:
     tiles = [*(value for value in external if row < SPLIT_ROW or _along(context, value, kernel) > 1), *plan.iotas]
     alive = tiles_alive(kernel, tiles, last_uses(kernel, member))
     nbytes = alive.aligned(max(row, LEAST_TILE), max(1, LEAST_TILE // row), sbuf.alignment)
-    nbytes += sum(up(4 * op.shape.size, sbuf.alignment) for op in kernel.ops if kernel.sums_columns(op))
+    nbytes += len(sums_in(kernel)) * up(4 * _columns(context, kernel), sbuf.alignment)
     room = sbuf.largest_gap() * 0.95
     if nbytes > room or nbytes <= room - max(0, context.residents.left):
         return nbytes <= room  # whatever stays
     plan.partitions = choose_partitions(context, plan, external, only_stored(context, results, step))
     return nbytes <= room - staying_bytes(context, plan, results, step)
+
+
+def _columns(context: Context, kernel: Kernel) -> int:
+    """Columns that are summed at once; 0 without any."""
+    return max(each.columns for each in sections_of(kernel, context.sizes)) if kernel.folded else 0
 
 
 def _along(context: Context, value: hlo.SSAValue, kernel: Kernel) -> int:
