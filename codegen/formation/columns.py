@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import product
-from math import ceil, prod
+from math import ceil
 
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.formation.graph import (
@@ -19,15 +19,12 @@ from neuronx_cc.codegen.formation.graph import (
     squeeze,
     suffix_reduction,
 )
+from neuronx_cc.codegen.reductions.reduce_plan import PRODUCTS
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.machine import Sizes
 
 LEAST_SUMMED = 1 << 18
 """Elements of which a map kernel takes column sums: fewer stay on chip."""
-SUMMED = ("f32", "bf16", "f16")
-"""Types whose values TensorE adds up exactly as they are."""
-
-
 MOST_LOOKED_AT = 64
 """Values around a sum that are looked at; more may do anything."""
 MOST_SECTIONS = 16
@@ -40,7 +37,7 @@ def folded_by(context: Context, op: hlo.ReduceOp, sections: int = MOST_SECTIONS)
     if not count or context.combiners.get(op.to_apply.data[0]) != "add" or context.splat(op.operands[1]) != 0:
         return 0
     source = hlo.shape_of(op.operands[0])
-    adds = source.dtype in SUMMED and op.shape.dtype in SUMMED and source.size >= LEAST_SUMMED
+    adds = source.dtype in PRODUCTS and op.shape.dtype in PRODUCTS and source.size >= LEAST_SUMMED
     fills = source.size // op.shape.size >= context.sizes.partitions
     fits = op.shape.size <= sections * most_columns(context.sizes, 1)
     return count if adds and fills and fits and _most_banks(context.sizes) else 0
@@ -83,17 +80,12 @@ def _folds_rows(op: hlo.ReduceOp, dims: tuple[int, ...]) -> bool:
 
 def takes_rows(context: Context, kernel: Kernel) -> bool:
     """Whether ``kernel`` may fold rows, of which it then needs all columns at once."""
-    return kept_size(kernel) <= most_columns(context.sizes, len(sums_in(kernel)) or 1) or not kernel.folded
+    return not kernel.folded or len(sections_of(kernel, context.sizes)) == 1
 
 
 def sums_in(kernel: Kernel) -> list[hlo.ReduceOp]:
     """The column sums of ``kernel``."""
     return [op for op in kernel.ops if kernel.sums_columns(op)]
-
-
-def kept_size(kernel: Kernel) -> int:
-    """Elements of a row of which all columns are summed; 1 without column sums."""
-    return prod(kernel.shape[kernel.folded :]) if kernel.folded else 1
 
 
 @dataclass(frozen=True, slots=True)

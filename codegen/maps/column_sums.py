@@ -16,11 +16,12 @@ from neuronx_cc.codegen.emission.builder import Affine, Block, emit_over
 from neuronx_cc.codegen.emission.emitter import Emitter
 from neuronx_cc.codegen.emission.tiles import TilePool, dense, tile_in
 from neuronx_cc.codegen.emission.views import Atom, View
-from neuronx_cc.codegen.formation.columns import SUMMED, Section, sums_in
+from neuronx_cc.codegen.formation.columns import Section, sums_in
 from neuronx_cc.codegen.formation.graph import Kernel
 from neuronx_cc.codegen.maps.row_reduction import reduce_rows
 from neuronx_cc.codegen.maps.space import TileSpace
 from neuronx_cc.codegen.movement.transfer import copy
+from neuronx_cc.codegen.reductions.reduce_plan import PRODUCTS
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.program import Stream
 from neuronx_cc.ir.types import itemsize
@@ -108,7 +109,7 @@ class ColumnSums:
             source = op.operands[0]
             values = [source, *(source.owner.operands if isinstance(source.owner, hlo.ConvertOp) else ())]
             for dtype in [hlo.shape_of(value).dtype for value in values]:  # casts are done as they are read
-                if dtype in SUMMED and dtype not in self._ones:
+                if dtype in PRODUCTS and dtype not in self._ones:
                     self._ones[dtype] = self.pool.apart([1], dtype, builder.sizes.partitions)
                     builder.memset(self._ones[dtype], 1.0)
             for number, piece in enumerate(self._columns.pieces):
