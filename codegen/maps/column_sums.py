@@ -6,14 +6,15 @@ kernel add to the same totals.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import product
 from math import prod
 
 from neuronx_cc.codegen.context import Context
-from neuronx_cc.codegen.emission.builder import Affine, Block, emit_over
+from neuronx_cc.codegen.emission.builder import Affine, Block
 from neuronx_cc.codegen.emission.emitter import Emitter
+from neuronx_cc.codegen.emission.ones import add_up
 from neuronx_cc.codegen.emission.tiles import TilePool, dense, tile_in
 from neuronx_cc.codegen.emission.views import Atom, View
 from neuronx_cc.codegen.formation.columns import Section, sums_in
@@ -50,6 +51,17 @@ class Columns:
     @property
     def several(self) -> int:
         return prod(self.steps.values())
+
+    def atoms(self, piece: Piece) -> list[Atom]:
+        """The free dims of a tile as the sums of ``piece`` lie in PSUM."""
+        atoms, stride = [], itemsize("f32") * piece.columns
+        for dim in reversed(range(len(self.steps) + len(self.strides))):
+            if dim in piece.at:
+                atoms.append(Atom(piece.at[dim][1], itemsize("f32") * self.strides[dim]))
+            else:
+                atoms.append(Atom(self.steps[dim], stride))
+                stride *= self.steps[dim]
+        return atoms[::-1]
 
 
 def columns_of(tiles: TileSpace, folded: int, bank: int) -> Columns:
@@ -130,31 +142,8 @@ class ColumnSums:
             part = source
             for dim, (at, size) in piece.at.items():
                 part = part.index(dim + 1, Affine(at), size)
-            for some in self._cut(part, [*self._columns.steps]):
-                sums = self._banks[op, number]
-                target = sums.of((sums.dims[0], *self._atoms(some, piece)))
-                emit_over(builder, "multiply_moving", Stream.TENSOR, [target], [some], flags=["accumulate"])
-
-    def _cut(self, part: Block, dims: Sequence[int]) -> Iterator[Block]:
-        """``part`` in parts whose sums lie beside each other."""
-        if not dims:
-            yield part
-            return
-        dim, *others = dims
-        for at, size in self.context.builder.pieces(part.dims[dim + 1].size, self._columns.steps[dim]):
-            yield from self._cut(part.index(dim + 1, at, size), others)
-
-    def _atoms(self, part: Block, piece: Piece) -> list[Atom]:
-        """Of the sums of ``part``, of all its free dims."""
-        atoms, stride = [], 4 * piece.columns
-        for dim in reversed(range(len(part.dims) - 1)):
-            size = part.dims[dim + 1].size
-            if dim in piece.at:
-                atoms.append(Atom(size, 4 * self._columns.strides[dim]))
-            else:
-                atoms.append(Atom(size, stride))
-                stride *= self._columns.steps[dim]
-        return atoms[::-1]
+            sums = self._banks[op, number]
+            add_up(builder, sums.of((sums.dims[0], *self._columns.atoms(piece))), part)
 
     def _rows(self, op: hlo.ReduceOp, number: int, piece: Piece) -> Block:
         """[1, rows beside each other, columns] of a piece in PSUM."""

@@ -11,8 +11,9 @@ from dataclasses import dataclass, field, replace
 from math import prod
 
 from neuronx_cc.codegen.context import Context, squeezed
-from neuronx_cc.codegen.emission.builder import Affine, Block, Ring, emit_over, merge_free
+from neuronx_cc.codegen.emission.builder import Affine, Block, Ring, merge_free
 from neuronx_cc.codegen.emission.emitter import Emitter, Splat
+from neuronx_cc.codegen.emission.ones import add_up
 from neuronx_cc.codegen.emission.tiles import TilePool, tile_in
 from neuronx_cc.codegen.emission.views import Atom, View, align, outermost, unplaced
 from neuronx_cc.codegen.maps import bits, elementwise
@@ -232,17 +233,10 @@ class _Reduce:
     def _multiply(self, source: Block, sums: Block) -> None:
         """Add up all partitions of a tile in PSUM: parts of it lie beside each other there, as many as fit."""
         self.context.builder.emit("load_stationary", Stream.TENSOR, [], [self._ones(source)])
-        self._products(source, sums, 1)
+        add_up(self.context.builder, sums, source)
 
     def _ones(self, like: Block) -> Block:
         return self.ones.of((like.dims[0], self.ones.dims[1]))
-
-    def _products(self, source: Block, sums: Block, dim: int) -> None:
-        if dim == len(source.dims):
-            emit_over(self.context.builder, "multiply_moving", Stream.TENSOR, [sums], [source], flags=["accumulate"])
-            return
-        for at, count in self.context.builder.pieces(source.dims[dim].size, sums.dims[dim].size):
-            self._products(source.index(dim, at, count), sums.index(dim, Affine(), count), dim + 1)
 
     # ---- a block ----------------------------------------------------------------------------------------------
 
