@@ -33,6 +33,8 @@ from neuronx_cc.ir.isa.program import Space, Stream
 
 LARGEST = float(np.finfo(np.float32).max)
 """Exponentials beside its negative are 0 where all scores of a row so far are -inf."""
+LEAST_SUM = 2 * float(np.finfo(np.float32).tiny)
+"""Changes no sum but 0, whose inverse is finite with it."""
 
 
 @dataclass(slots=True)
@@ -103,9 +105,11 @@ class Work(Operands):
         if count > 1:
             own = under.tiles["most"] = self._tile("greatest", "f32", [heads, 1], size, UNDER_WAY)
             self._emit("tensor_reduce", Stream.VECTOR, [own.select([0, 1])], [parts], ["max"], flags=["negate"])
-        if under.is_first and under.is_last:
-            return
         own = own.select([0, 1])
+        if under.is_first and under.is_last:
+            if self.attention.zero_rows:
+                self._emit("tensor_scalar", Stream.VECTOR, [own], [own], ["min"], [LARGEST])
+            return
         most = self._tile("running greatest", "f32", [1], size, self.schedule.bunch + UNDER_WAY)
         if under.is_first:
             self._emit("tensor_scalar", Stream.VECTOR, [most], [own], ["min"], [LARGEST])
@@ -246,9 +250,7 @@ class Work(Operands):
         builder, p, rows, partitions = self.context.builder, self.problem, under.rows, self.context.sizes.rows
         self._mark(self.attention.product)
         sums, heads = self._sums_so_far(under), self.schedule.together
-        inverse = self._tile("inverse", "f32", [heads], rows.size, UNDER_WAY)
-        if under.is_last:
-            self._emit("reciprocal", Stream.VECTOR, [inverse], [sums], [])
+        inverse = self._inverse(sums) if under.is_last else None
         target = self.arrays.result.at(under.at).index(0, rows.start, rows.size).select([0, 2])
         out = self._tile("result", target.dtype, [heads, p.width], rows.size) if under.is_last else None
         for head, beside in pieces(heads, max(1, self.context.sizes.bank_columns // p.width)):
@@ -263,7 +265,7 @@ class Work(Operands):
                     yield
             self._mark(self.attention.product)
             result = self._result_so_far(under, bank)
-            if out is not None:
+            if out is not None and inverse is not None:
                 self._divide(out.index(1, Affine(head), beside), result, inverse.index(1, Affine(head), beside))
         if out is not None:
             copy(builder, self._of_heads(self.arrays.result, target, heads), out, self.arrays.result.stream)
@@ -278,6 +280,15 @@ class Work(Operands):
         for head in range(heads):
             ins = [result.index(1, Affine(head)), inverse.index(1, Affine(head), 1)]
             self._emit("activation", Stream.SCALAR, [out.index(1, Affine(head))], ins, ["copy"], flags=["scale_ap"])
+
+    def _inverse(self, sums: Block) -> Block:
+        """One by ``sums``; where rows without a score are zeros, sums of 0 count as least ones."""
+        inverse = self._tile("inverse", "f32", [atom.size for atom in sums.dims[1:]], sums.dims[0].size, UNDER_WAY)
+        if self.attention.zero_rows:
+            self._emit("tensor_scalar", Stream.VECTOR, [inverse], [sums], ["add"], [LEAST_SUM])
+            sums = inverse
+        self._emit("reciprocal", Stream.VECTOR, [inverse], [sums], [])
+        return inverse
 
     def _sums_so_far(self, under: Under) -> Block:
         """The sums of the rows of a block up to the end of this section."""

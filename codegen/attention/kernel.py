@@ -4,9 +4,9 @@ Where columns are many, a block takes them by sections, each with exponentials b
 
 ``out[g, h, r] = sum_c softmax_c(steps(q[g, h, r] . k[h, c])) v[h, c]``. The scores of a block of rows have the rows on
 the partitions. Exponentials are multiplied with the values as they are, cast to the type of that product; the sums of
-each row divide its result. Rows without any score but -inf are NaN, as apart. Columns that a comparison of row and
-column numbers masks for a whole block are not computed where they have no weight: what keys and values hold there, even
-if it is not finite, does not matter.
+each row divide its result. Rows without any score but -inf are NaN, or zeros where the program guards them. Columns
+that a comparison of row and column numbers masks for a whole block are not computed where they have no weight: what
+keys and values hold there, even if it is not finite, does not matter.
 """
 
 from __future__ import annotations

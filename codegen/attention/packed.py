@@ -139,10 +139,8 @@ class Packed(Work):
     def exponentials(self, under: Under) -> Iterator[None]:
         """Divided by their sums."""
         yield from Work.exponentials(self, under)
-        size = under.rows.size
-        inverse = self._tile("inverse", "f32", [1], size)
-        self._emit("reciprocal", Stream.VECTOR, [inverse], [self._sums_so_far(under)], [])
-        shares = self._tile("shares", self.problem.weight_dtype, [1, under.columns], size)
+        inverse = self._inverse(self._sums_so_far(under))
+        shares = self._tile("shares", self.problem.weight_dtype, [1, under.columns], under.rows.size)
         ins = [under.tiles["exponentials"], inverse]
         self._emit("activation", Stream.SCALAR, [shares], ins, ["copy"], flags=["scale_ap"])
         under.tiles["exponentials"] = shares

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from math import prod
 
 from neuronx_cc.codegen.attention.geometry import by_dim, is_one, marked
+from neuronx_cc.codegen.attention.guards import Guards
 from neuronx_cc.codegen.attention.masks import band_of
 from neuronx_cc.codegen.attention.steps import Step, leaves_of, with_weight
 from neuronx_cc.codegen.context import apply_view
@@ -38,8 +39,8 @@ class Attention:
     ops: tuple[hlo.HloOp, ...]
     scores: hlo.DotOp
     steps: tuple[Step, ...]
-    shifted: bool
-    """Whether the greatest score of a row is subtracted."""
+    zero_rows: bool
+    """Whether rows of scores of minus infinity alone are zeros; else they are NaN."""
     product: hlo.DotOp
     weights: int
     """The operand of ``product`` that comes from the scores."""
@@ -151,6 +152,9 @@ class _Search:
         self.after: list[hlo.HloOp] = []
         """What is made of the second product."""
         self.marks: dict[hlo.SSAValue, View | None] = {}
+        self.guards = Guards(splat)
+        self.divides_zeros = False
+        """Whether a sum of 0 divides as another number."""
 
     def attention(self) -> Attention | None:
         weights = self._through(self.product.operands[self.index])
@@ -162,21 +166,25 @@ class _Search:
             return None
         result = self._cast(result)
         argument = self._through(exponentials.owner.operands[0])  # type: ignore[union-attr]
-        shifted = False
-        if isinstance(argument.owner, hlo.SubtractOp):
-            left, right = argument.owner.operands
-            source, most = self._through(left), self._through(right)
-            if self._folds(most, "maximum", source):
-                self.ops.append(argument.owner)
-                argument, shifted = left, True
-        path = self._path(argument)
-        if path is None or not shifted:
+        if not isinstance(argument.owner, hlo.SubtractOp):
+            return None
+        left, right = argument.owner.operands
+        source, most = self._through(left), self._through(right)
+        floored = self.guards.floored(most)
+        if floored is not None:
+            self.ops += floored.ops
+            most = self._through(floored.value)
+        if not self._folds(most, "maximum", source):
+            return None
+        self.ops.append(argument.owner)
+        path = self._path(left)
+        if path is None:
             return None
         scores = path[0][0]
         assert isinstance(scores, hlo.DotOp)
         if not self._fits(scores):
             return None
-        return self._placed(scores, path[1:], shifted, result)
+        return self._placed(scores, path[1:], floored is not None and self.divides_zeros, result)
 
     def _normalised(self, weights: hlo.SSAValue) -> hlo.SSAValue | None:
         """The exponentials that ``weights`` are, each divided by the sum of its row: as numbers or by logarithms."""
@@ -230,6 +238,10 @@ class _Search:
 
     def _sums(self, exponentials: hlo.SSAValue, total: hlo.SSAValue, by: list[hlo.HloOp]) -> bool:
         """Whether ``total`` sums rows of ``exponentials``; notes these and what divides ``by`` it."""
+        guarded = self.guards.positive(total)
+        if guarded is not None:
+            self.ops += guarded.ops
+            total, self.divides_zeros = self._through(guarded.value), True
         if not isinstance(exponentials.owner, hlo.ExponentialOp) or not self._folds(total, "add", exponentials):
             return False
         self.ops += [exponentials.owner, *by]
@@ -282,7 +294,7 @@ class _Search:
         return len(order_of(self.product, 1 - self.index)[1]) == 1
 
     def _placed(
-        self, scores: hlo.DotOp, path: list[tuple[hlo.HloOp, int]], shifted: bool, result: hlo.SSAValue
+        self, scores: hlo.DotOp, path: list[tuple[hlo.HloOp, int]], zero_rows: bool, result: hlo.SSAValue
     ) -> Attention | None:
         dims = scores.shape.dims
         self.marks[scores.result] = marked(dims)
@@ -314,7 +326,7 @@ class _Search:
             ends = [Atom(dims[axis], strides[axis]) for axis in (rows, column)]
             steps = tuple(self._step(op, main, *ends) for op, main in path)
             attention = Attention(
-                _in_order(self.ops), scores, steps, shifted, self.product, self.index, marks, result, made,
+                _in_order(self.ops), scores, steps, zero_rows, self.product, self.index, marks, result, made,
                 queries, rows, column,
             )  # fmt: skip
             return attention if self._is_whole(attention) and _aligns(attention, self.splat) else None

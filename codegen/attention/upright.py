@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
 
+from neuronx_cc.codegen.attention.block import LARGEST
 from neuronx_cc.codegen.attention.operands import Staged, Under
 from neuronx_cc.codegen.attention.packed import Packed, runs
 from neuronx_cc.codegen.attention.schedule import (
@@ -203,6 +204,8 @@ class Upright(Packed):
         self._mark(self.attention.product)
         scores = under.tiles["scores"]
         most = self._over_columns("greatest", scores, "max")
+        if self.attention.zero_rows:
+            self._emit("tensor_scalar", Stream.VECTOR, [most], [most], ["max"], [-LARGEST])
         yield
         shifted = self._scores_tile("shifted")
         everywhere = self._everywhere("greatest everywhere", most)
@@ -220,9 +223,7 @@ class Upright(Packed):
         sums = self._over_columns("sums", exponentials, "add")
         yield
         self._mark(self.attention.product)
-        inverse = self._tile("inverse", "f32", [sums.dims[1].size], 1, UNDER_WAY)
-        self._emit("reciprocal", Stream.VECTOR, [inverse], [sums], [])
-        everywhere = self._everywhere("inverse everywhere", inverse)
+        everywhere = self._everywhere("inverse everywhere", self._inverse(sums))
         yield
         self._mark(self.attention.product)
         under.tiles["shares"] = shares = self._scores_tile("shares", self.problem.weight_dtype)
