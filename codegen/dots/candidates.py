@@ -263,6 +263,13 @@ def _whole(problem: Problem, frame: Schedule, sizes: Sizes) -> Iterator[Schedule
         for buffers in (2, 1):
             yield _with(frame, "lhs", rows(room // (buffers * column)), problem.n_tiled, (buffers, 1), sizes)
         return
+    for tiles in _groups(problem, frame):
+        m, whole = tiles * problem.m_tiled, tiles * problem.m_tiled == prod(problem.m)
+        for streaming, staying in product((3, 2), (1,) if whole else (2, 1)):
+            n = columns((room - staying * m * column) // (streaming * column + beside))
+            if n >= min(problem.n_tiled, sizes.columns):
+                grouped = _with(frame, "lhs", problem.m_tiled, n, (staying, streaming), sizes)
+                yield replace(grouped, group=tiles)
     wide = max((room - rows(sizes.columns) * column) // 3, column)
     n = columns(min(wide, max(room // 5, sizes.bank_columns * column)) // (column + beside))
     for buffers in (2, 1):
@@ -332,7 +339,7 @@ def _row_tiles(problem: Problem, schedule: Schedule, operand: Operand, sizes: Si
 def blocks_of(problem: Problem, schedule: Schedule) -> tuple[int, int]:
     """Blocks of m and of n of one batch index."""
     m, n = max(1, problem.m_tiled), max(1, problem.n_tiled)
-    m_blocks = prod(problem.m) // m * -(-m // max(1, schedule.lhs.rows))
+    m_blocks = prod(problem.m) // (m * schedule.group) * -(-m // max(1, schedule.lhs.rows))
     return m_blocks, prod(problem.n) // n * -(-n // max(1, schedule.rhs.rows))
 
 
@@ -345,14 +352,31 @@ def _keeps_blocks(problem: Problem, schedule: Schedule, streams: Operand) -> boo
     return prod(problem.m if stays is problem.lhs else problem.n) == size > schedule.coming(stays).rows
 
 
+def _groups(problem: Problem, frame: Schedule) -> list[int]:
+    """Numbers of tiles of m, at most those of one dim around, that may be staged together: rhs, which streams past, is
+    wanted less often then.
+    """
+    ways = set(frame.lhs.ways)
+    if problem.m_dim < 1 or not (ways == {Way.TRANSPOSED} or (ways == {Way.LOADED} and _follow(problem))):
+        return []
+    around = problem.m[problem.m_dim - 1]
+    return [count for count in range(around, 1, -1) if around % count == 0]
+
+
+def _follow(problem: Problem) -> bool:
+    """Whether tiles of lhs lie one after the other."""
+    tile, around = problem.lhs.free[problem.m_dim], problem.lhs.free[problem.m_dim - 1]
+    return not tile.partition and around.stride == tile.stride * tile.size
+
+
 def _group(problem: Problem, schedule: Schedule, sizes: Sizes) -> int:
     """Tiles of m that are staged together: those of a result on chip, if lhs comes from HBM with k apart."""
     lhs, tiled, outside = problem.lhs, problem.m_dim, problem.m_dim - 1
+    if schedule.group > 1:
+        return schedule.group
     if outside < 0 or schedule.lhs.rows < problem.m[tiled] or not problem.out.m[tiled].partition:
         return 1
-    if problem.arrays or lhs.home is not Home.HBM or lhs.transposed:
-        return 1
-    if lhs.free[outside].stride != lhs.free[tiled].stride * lhs.free[tiled].size:
+    if lhs.home is not Home.HBM or lhs.transposed or not _follow(problem):
         return 1
     most = sizes.bank_columns // schedule.lhs.rows
     fitting = (
@@ -379,8 +403,12 @@ def _cut(problem: Problem, frame: Schedule, most: int, sizes: Sizes) -> Iterator
             return  # smaller blocks are for where nothing else fits
         m = problem.m_tiled if problem.m_whole else min(problem.m_tiled, rows)
         n = problem.n_tiled if problem.n_whole else min(problem.n_tiled, columns)
-        for buffers in (2, 1):
-            cut = next(_boxed(problem, _with(frame, "", m, n, (buffers, buffers), sizes), most, sizes), None)
+        groups = [tiles for tiles in _groups(problem, frame) if tiles * problem.m_tiled <= rows]
+        for buffers, group in product((2, 1), [*groups[:1], 1]):
+            blocks = replace(
+                _with(frame, "", m, n, (buffers, buffers), sizes), group=group if m == problem.m_tiled else 1
+            )
+            cut = next(_boxed(problem, blocks, most, sizes), None)
             some = some or cut is not None
             if cut is not None:
                 yield _with_more_buffers(problem, cut, sizes)

@@ -13,7 +13,16 @@ from math import prod
 from neuronx_cc.codegen.dots import conversion
 from neuronx_cc.codegen.dots.candidates import blocks_of, boxes
 from neuronx_cc.codegen.dots.problem import Home, Operand, Problem, run_of
-from neuronx_cc.codegen.dots.schedule import TAKING_TURNS, Kept, Leaves, Schedule, Sums, row_tiles, unconverted_bytes
+from neuronx_cc.codegen.dots.schedule import (
+    TAKING_TURNS,
+    Kept,
+    Leaves,
+    Schedule,
+    Sums,
+    row_run,
+    row_tiles,
+    unconverted_bytes,
+)
 from neuronx_cc.codegen.emission.views import Atom
 from neuronx_cc.codegen.epilogues.work import leave, tile_work
 from neuronx_cc.codegen.movement.halves import HALVES
@@ -178,9 +187,9 @@ def _transfers(problem: Problem, schedule: Schedule, operand: Operand, timing: T
     if operand.home is Home.CONSTANT:
         return timing.transfer(nbytes, timing.long_run)
     if operand.transposed:
-        row = run_of(operand.contracted, width)
+        row = row_run(problem, schedule, operand)
         beside = schedule.coming(operand).beside if row == prod(problem.k) * width else 1
-        return timing.transfer(nbytes, max(width, min(schedule.row_bytes, row) * beside))
+        return timing.transfer(nbytes, row * beside)
     dim = problem.tiled_dim(operand)
     rows = schedule.together if operand is problem.lhs else schedule.rhs.rows
     if dim >= 0 and operand.free[dim].stride != width:

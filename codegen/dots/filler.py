@@ -20,8 +20,6 @@ from neuronx_cc.codegen.emission.views import Atom
 from neuronx_cc.codegen.movement.transfer import copy
 from neuronx_cc.ir.isa.program import Stream
 
-UNROLLED_CHUNKS = 64
-"""Chunks transposed by instructions of their own."""
 LAG = 2
 """Pieces that are converted before one is decoded: an engine waits for results of its last two instructions."""
 WORD = 4
@@ -159,14 +157,15 @@ class Filler:
         left = [block.index(1, Affine(0), size - count) for block in blocks]
         return left, (replace(cast, dtype=conversion.SIGNED), replace(codes, dtype=conversion.CODES)), count / size
 
-    def transpose(self, source: Block, outs: Sequence[Block]) -> None:
+    def transpose(self, source: Block, outs: Sequence[Block], several: bool) -> None:
         """Load rows [row, k dims...] to all partitions (unless they lie there) and transpose them chunk by chunk.
 
-        ``outs``: [k, chunk, row] of each segment of the last dim, whose terms follow each other.
+        ``outs``: [k, chunk, row] of each segment of the last dim, whose terms follow each other; ``several``: one of
+        several tiles of rows.
         """
         on_chip, builder, size = self.operand.on_chip, self.emitter.builder, source.dims[0].size
         heights = [(0, 1, size, 1)] if on_chip else self._heights(size)
-        more = len(heights) > 1 or len(self.problem.segments) > len(outs)
+        more = several or len(heights) > 1 or len(self.problem.segments) > len(outs)
         for start, tiles, rows, beside in heights:
             for index in builder.each(tiles):
                 at = index * rows + start
@@ -252,7 +251,8 @@ class Filler:
             part, outs = _rows_beside(part, 0, beside), [_rows_beside(out, 2, beside) for out in outs]
             part = part.select([0, *range(2, len(part.dims) - 1), 1, len(part.dims) - 1])
             outs = [out.select([0, 1, 3, 2]) for out in outs]
-        order = self._order_of_rows(part, sum(out.dims[1].size for out in outs))
+        # in the order in which the DMA reads long runs
+        order = sorted(range(1, len(part.dims)), key=lambda dim: -abs(part.dims[dim].stride))
         sizes = [part.dims[dim].size for dim in order]
         carried = self.problem.transposed_as(operand)
         rows = self.tiles.tile(carried, sizes, partitions, f"{operand.name} rows", self.row_buffers, several)
@@ -263,14 +263,6 @@ class Filler:
             copy(self.emitter.builder, rows, part_in_order, self.bound.stream)
         rows = rows.select([0, *(1 + order.index(dim) for dim in range(1, len(part.dims)))])
         self.transposer.transpose_segments(rows, outs)
-
-    def _order_of_rows(self, source: Block, chunks: int) -> list[int]:
-        """The dims of k of rows in the order in which the DMA reads long runs, unless TensorE would then have many
-        chunks whose strides differ; bit patterns are put in order when they are taken apart.
-        """
-        order = sorted(range(1, len(source.dims)), key=lambda dim: -abs(source.dims[dim].stride))
-        many = chunks > UNROLLED_CHUNKS
-        return list(range(1, len(source.dims))) if self.problem.fast(source.dtype) and many else order
 
 
 def _rows_beside(block: Block, dim: int, beside: int) -> Block:

@@ -63,7 +63,8 @@ class Loops:
         self.nest.waiting.multiply()
 
     def _stage_lhs(self, batch: Sequence[Affine], at: At, rows: int, again: bool = False) -> Sequence[Block]:
-        return self.lhs.blocks(Span(batch, at, self.problem.m_dim, rows), self.problem.segments, again)
+        span = Span(batch, at, self.problem.m_dim, rows, group=self.schedule.group)
+        return self.lhs.blocks(span, self.problem.segments, again)
 
     def _stage_rhs(self, batch: Sequence[Affine], at: At, columns: int, again: bool = False) -> Sequence[Block]:
         return self.rhs.blocks(Span(batch, at, self.problem.n_dim, columns), self.problem.segments, again)
@@ -107,15 +108,18 @@ class Loops:
 
     def _tile_rows(self, block: Part) -> Iterator[Part]:
         """The rows of a block, as many at a time as PSUM has partitions for."""
-        group, outside = self.schedule.group, self.problem.m_dim - 1
-        height = block.rows // group if group > 1 else self.builder.sizes.columns
-        if group == 1:
-            for start, rows in self.builder.pieces(block.rows, height):
+        if self.schedule.group == 1:
+            for start, rows in self.builder.pieces(block.rows, self.builder.sizes.columns):
                 yield block.cut_rows(start, rows)
             return
-        for index in self.builder.each(group):
-            row = block.cut_rows(index * height, height)
-            yield replace(row, m_at={**row.m_at, outside: row.m_at[outside] + index})
+        for index in self.builder.each(self.schedule.group):
+            yield self._of_group(block, index)
+
+    def _of_group(self, block: Part, index: Affine) -> Part:
+        """One of the tiles that are staged together."""
+        outside, height = self.problem.m_dim - 1, block.rows // self.schedule.group
+        at = {**block.m_at, outside: block.m_at[outside] + index}
+        return replace(block, m_at=at, rows=height, staged=index * height)
 
     def _tile_row(self, output: Output, part: Part, pair: Pair, collected: Block | None) -> None:
         """The PSUM tiles of some rows; results for HBM are collected into long rows before they are stored."""
@@ -211,15 +215,15 @@ class Loops:
 
     def _in_k_blocks(self, block: Part) -> None:
         """Partial products of blocks of k, added up in SBUF in FP32."""
-        height = self.builder.sizes.columns
+        height = min(self.builder.sizes.columns, block.rows // self.schedule.group)
         dims = [-(-block.rows // height), block.columns]
         output = self.output.begun(block.batch, block.n_at, block.columns)
-        sums = self.tiles.tile("f32", dims, min(block.rows, height), "sums", SUM_BUFFERS)
+        sums = self.tiles.tile("f32", dims, height, "sums", SUM_BUFFERS)
         add = False
         with self.builder.unrolled():
             for segment, terms, last in self.nest.terms():
                 spans = (
-                    Span(block.batch, block.m_at, self.problem.m_dim, block.rows, terms),
+                    Span(block.batch, block.m_at, self.problem.m_dim, block.rows, terms, self.schedule.group),
                     Span(block.batch, block.n_at, self.problem.n_dim, block.columns, terms),
                 )
                 lhs, rhs = (
@@ -234,12 +238,13 @@ class Loops:
 
     def _sums(self, block: Part, sums: Block) -> Iterator[tuple[Part, Block]]:
         """The rows of a block, as many at a time as PSUM has partitions for, each with its sums."""
-        height = self.builder.sizes.columns
-        for start, tiles, rows in self.builder.tiles(block.rows, height):
-            for tile in range(tiles):
-                at = start + tile * rows
-                partitions = sums.of((Atom(rows, 1, True), *sums.dims[1:]))
-                yield block.cut_rows(Affine(at), rows), partitions.index(1, Affine(at // height))
+        height = sums.dims[0].size
+        for number in range(sums.dims[1].size):
+            start = number * height
+            rows = block.cut_rows(Affine(start), min(height, block.rows - start))
+            part = rows if self.schedule.group == 1 else self._of_group(block, Affine(number))
+            partitions = sums.of((Atom(part.rows, 1, True), *sums.dims[1:]))
+            yield part, partitions.index(1, Affine(number))
 
     def _add_block(self, block: Part, pair: Pair, sums: Block, add: bool) -> None:
         """Add the products of one block of k to ``sums``, or begin them."""

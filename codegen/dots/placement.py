@@ -295,6 +295,7 @@ def _copies(
     sizes = [hlo.shape_of(operand).size for operand in contraction.op.operands]
     first, second = sorted((0, 1), key=lambda index: (bound[index].view.in_sbuf, sizes[index]))
     apart = {index for index, each in enumerate(bound) if _lies_apart(context, contraction, index, each)}
+    apart |= {index for index in (0, 1) if any(_cuts_runs(problem, index) for problem in plain)}
     found: dict[tuple[int, ...], Sequence[Problem]] = {(): plain} if plain else {}
     if found and not apart:
         return ()
@@ -332,9 +333,20 @@ def _lies_apart(context: Context, contraction: Contraction, index: int, bound: B
     return not any(is_long(context.timing, run) for run in runs)
 
 
+def _cuts_runs(problem: Problem, index: int) -> bool:
+    """Whether an operand on chip has terms on its partitions that are no neighbours in the rows of the other one, which
+    come to be transposed.
+    """
+    ours = (problem.lhs, problem.rhs)[index]
+    other = problem.other(ours)
+    if ours.home is not Home.CHIP or ours.transposed or not other.transposed or other.on_chip or problem.k_dim < 0:
+        return False
+    return problem.partitions > 1 and other.contracted[problem.k_dim].stride > itemsize(other.stored)
+
+
 def _copied_ns(context: Context, contraction: Contraction, index: int, bound: Bound) -> float:
     """Nanoseconds of a dense copy of an operand."""
-    if bound.view.in_sbuf or bound.data is not None:
+    if bound.data is not None:
         return context.timing.transfer_latency
     dense = _dense_view(contraction, index, bound)
     return nanoseconds(context.builder, dense, bound.view) + context.timing.transfer_latency

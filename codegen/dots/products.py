@@ -97,7 +97,7 @@ class Products:
         for left, right in pair.factors(self.zeros):
             chunks = left.dims[1].size
             cut = [
-                (bank, left.index(2, part.m_offset, part.rows), right.index(2, part.n_offset, part.columns))
+                (bank, left.index(2, part.lhs_row, part.rows), right.index(2, part.n_offset, part.columns))
                 for part, bank in tiles
             ]
             unrolled = chunks if chunks <= UNROLLED_PRODUCTS else 1

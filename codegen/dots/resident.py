@@ -319,7 +319,7 @@ def _blocks(filler: Filler, into: Block, at: dict[int, Affine], chunk_bytes: int
         tiles.append(Block(into.alloc, operand.dtype, offset, dims))
         offset = offset + segment.steps * chunk_bytes
     if operand.transposed:
-        filler.transpose(filler.rows(span, problem.segments), tiles)
+        filler.transpose(filler.rows(span, problem.segments), tiles, False)
         return
     for segment, tile in zip(problem.segments, tiles, strict=True):
         filler.load(filler.source(span, segment), tile)

@@ -8,7 +8,8 @@ from itertools import product
 from math import prod
 
 from neuronx_cc.codegen.dots import conversion
-from neuronx_cc.codegen.dots.problem import Operand, Problem, Segment
+from neuronx_cc.codegen.dots.problem import Operand, Problem, Segment, run_of
+from neuronx_cc.codegen.emission.views import Atom
 from neuronx_cc.ir.machine import Sizes
 from neuronx_cc.ir.types import itemsize
 
@@ -184,6 +185,18 @@ def together(problem: Problem, chunks: tuple[int, ...], row_bytes: int) -> list[
     return counts
 
 
+def row_run(problem: Problem, schedule: Schedule, operand: Operand) -> int:
+    """Bytes that lie one after the other of a row that is loaded to be transposed, or of a part of it."""
+    segment, width = problem.segments[0], itemsize(operand.stored)
+    parts = together(problem, schedule.rows_of(problem, operand)[0], schedule.row_bytes)
+    others = [atom for dim, atom in enumerate(operand.contracted) if dim != problem.k_dim]
+    atoms = [Atom(size, atom.stride) for size, atom in zip(parts, others, strict=False)]
+    if problem.k_dim >= 0:
+        along, steps = segment.strides(operand.contracted[problem.k_dim].stride)
+        atoms += [Atom(parts[-1], steps), Atom(segment.partitions, along)]
+    return run_of(atoms, width)
+
+
 def unconverted_bytes(problem: Problem, sizes: Sizes) -> int:
     """Bytes a partition of what is loaded at a time to be converted."""
     return min(conversion.UNCONVERTED * sizes.bank_bytes, problem.room // UNCONVERTED_SHARE)
@@ -259,5 +272,5 @@ def footprint(problem: Problem, schedule: Schedule, sizes: Sizes) -> dict[tuple[
         whole = schedule.bias_whole
         tiles["bias", 1 if whole else 2] = 4 * (prod(problem.n) if whole else sizes.bank_columns)
     if summed:
-        tiles["sums", SUM_BUFFERS] = -(-schedule.lhs.rows // sizes.columns) * schedule.rhs.rows * 4
+        tiles["sums", SUM_BUFFERS] = schedule.group * -(-schedule.lhs.rows // sizes.columns) * schedule.rhs.rows * 4
     return {ring: sizes.aligned(nbytes) for ring, nbytes in tiles.items()}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from neuronx_cc.codegen.emission.builder import Affine
@@ -25,6 +25,15 @@ class Span:
     """Rows along it."""
     terms: Terms | None = None
     """None for all of k."""
+    group: int = 1
+    """Tiles of neighbouring indices along the dim before ``tiled`` that ``size`` is made of."""
+
+    def tiles(self) -> Iterator[tuple[Affine, Span]]:
+        """Each tile of the group, and which row of the span is its first."""
+        size, outside = self.size // self.group, self.tiled - 1
+        for number in range(self.group):
+            at = {**self.at, outside: self.at[outside] + number} if self.group > 1 else self.at
+            yield Affine(number * size), replace(self, at=at, size=size, group=1)
 
     def within(self, offset: Affine, chunks: Sequence[Atom]) -> tuple[Affine, list[Atom]]:
         """Where the terms begin in what begins at ``offset`` with these dims of chunks, and the dims that are left."""
@@ -48,6 +57,8 @@ class Part:
     m_offset: Affine = field(default_factory=Affine)
     """From the beginning of the block to the first row."""
     n_offset: Affine = field(default_factory=Affine)
+    staged: Affine = field(default_factory=Affine)
+    """From the first row of what is staged to the block's: other tiles of its group."""
 
     def cut_rows(self, offset: Affine, rows: int) -> Part:
         """``rows`` of these, from ``offset`` on."""
@@ -60,7 +71,13 @@ class Part:
     @property
     def swapped(self) -> Part:
         """The same of the result with rows and columns exchanged."""
-        return replace(self, m_offset=self.n_offset, rows=self.columns, n_offset=self.m_offset, columns=self.rows)
+        here = replace(self, m_offset=self.n_offset, rows=self.columns, n_offset=self.lhs_row, columns=self.rows)
+        return replace(here, staged=Affine())
+
+    @property
+    def lhs_row(self) -> Affine:
+        """The first row, among those that are staged of lhs."""
+        return self.staged + self.m_offset
 
 
 def in_a_row(terms: Terms, sizes: Sequence[int]) -> tuple[Affine, int]:

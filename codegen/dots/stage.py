@@ -111,12 +111,15 @@ class Stage:
 
     def _transposed(self, span: Span, segments: Sequence[Segment]) -> list[Block]:
         """Rows are loaded with all of these segments: each would be a short run."""
-        rows = self.filler.rows(span, segments)
+        spans = list(span.tiles())
+        rows = self.filler.rows(spans[0][1], segments)
         others = [atom.size for atom in rows.dims[1:-1]]
         left = rows.dims[-1].size - sum(each.partitions * each.steps for each in segments[1:])
         steps = [left // segments[0].partitions, *(each.steps for each in segments[1:])]
         tiles = [self._tile([*others, count], span, segment) for count, segment in zip(steps, segments, strict=True)]
-        self.filler.transpose(rows, tiles)
+        for first, part in spans:
+            outs = [tile.index(2, first, part.size) for tile in tiles]
+            self.filler.transpose(self.filler.rows(part, segments), outs, len(spans) > 1)
         if self.kept is not None:
             for segment, tile in zip(segments, tiles, strict=True):
                 copy(self.filler.emitter.builder, self.kept.block(span, segment), tile, Stream.DMA_STORE)

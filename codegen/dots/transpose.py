@@ -19,6 +19,9 @@ from neuronx_cc.codegen.emission.views import Atom
 from neuronx_cc.codegen.movement.halves import halves_of, part_of
 from neuronx_cc.ir.types import itemsize
 
+UNROLLED_CHUNKS = 64
+"""Chunks with several strides that are transposed by instructions of their own; those of more take turns by strides."""
+
 
 @dataclass(frozen=True, slots=True)
 class Transposer:
@@ -79,6 +82,11 @@ class Transposer:
             return
         height, builder = rows.dims[0].size, self.emitter.builder
         flat = _flatten_chunks(rows)
+        if flat is None and out.dims[1].size > UNROLLED_CHUNKS:
+            outermost, *inner = (atom.size for atom in rows.dims[1:-1])
+            for index in range(outermost):
+                self._values(rows.index(1, Affine(index)), out.index(1, Affine(index * prod(inner)), prod(inner)), True)
+            return
         if flat is None:
             pieces, count = list(_each(rows, len(rows.dims) - 2)), max(1, builder.sizes.bank_columns // height)
             for start in range(0, len(pieces), count):
