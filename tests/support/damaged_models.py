@@ -7,6 +7,7 @@ error, or what should not have come. One process for all, so that one which dies
 import json
 import os
 import random
+import re
 import shutil
 import sys
 import tempfile
@@ -124,7 +125,7 @@ def main(kind: str, count: int) -> None:
         for path in files:
             data = path.read_bytes()
             archive = zipfile.is_zipfile(path)
-            checked = archive or path.name.startswith("variables.data")
+            checked = archive or path.name.startswith("variables.")
             cases = [*damages(data, count, len(path.name)), *(repacked(data) if archive else ())]
             if (other := another_operator(kind, data)) != data:
                 cases.append(("another operator", other))
@@ -143,7 +144,8 @@ def text_of(path: Path) -> str:
     import neuronx_cc
     from neuronx_cc.hlo_import.printer import print_module
 
-    return print_module(neuronx_cc.load_model(path).load())
+    # TensorFlow numbers functions as it loads them
+    return re.sub(r"__\d+__", "__", print_module(neuronx_cc.load_model(path).load()))
 
 
 def outcome(path: Path, wanted: str | None) -> dict[str, Any]:

@@ -96,6 +96,8 @@ class _Reader:
         models = [inner for inner in self.members if re.fullmatch(r"models/[^/]+\.json", inner)]
         if len(models) != 1:
             raise _damaged(self.name, f"it holds {len(models)} models")
+        if "byteorder" in self.members and (order := self._bytes("byteorder")) != b"little":
+            raise _damaged(self.name, f"its numbers are in the byte order {order[:20]!r}, little is read")
         model = models[0].removeprefix("models/").removesuffix(".json")
         document = self._json(models[0])
         self._check(document)

@@ -164,6 +164,7 @@ DAMAGE = {
     "any function": (another_node("_operator.methodcaller"), "EVRF001", "methodcaller"),
     "code as a name": (renamed("dense.weight", f'dense"), {CODE}, ("'), "EVRF064", "a name in its graph"),
     "code as an input": (renamed("x", f"x={CODE}"), "EVRF064", "a name in its graph"),
+    "another byte order": (lambda members: {**members, "byteorder": b"big"}, "EVRF064", "byte order b'big'"),
     "two models": (lambda members: {**members, "models/b.json": b"{}"}, "EVRF064", "2 models"),
     "containers": (on_graph(a_type), "EVRF064", "defaultdict"),
 }
