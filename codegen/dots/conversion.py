@@ -65,16 +65,13 @@ class Shares(NamedTuple):
     scalar: float
 
 
-def shares(timing: Timing, operand: Operand, dtype: str, part: float | None = None) -> Shares:
-    """How elements become ``dtype`` in the least time: by Vector alone what Scalar takes out of PSUM, transposed.
-
-    ``part``: what the DMA casts, where that is decided.
-    """
+def shares(timing: Timing, operand: Operand, dtype: str) -> Shares:
+    """How elements become ``dtype`` in the least time: by Vector alone what Scalar takes out of PSUM, transposed."""
     if operand.transposed:
         return Shares(0.0, 0.0)
     if not operand.decoded:
         return Shares(0.0, _balanced(timing, operand.stored, dtype))
-    return min(_decoding(timing, operand, each) for each in (CASTS if part is None else (part,)))[1]
+    return min(_decoding(timing, operand, each) for each in CASTS)[1]
 
 
 def _decoding(timing: Timing, operand: Operand, part: float) -> tuple[float, Shares]:
@@ -104,11 +101,8 @@ def of(timing: Timing, stored: str, dtype: str, elements: int) -> Work:
     return (scalar.times(part) + vector.times(1 - part)).times(elements / ELEMENTS)
 
 
-def of_all(problem: Problem, operand: Operand, timing: Timing, rows: int = 0) -> Work:
-    """Of all of one operand of one batch index, once; nothing where it is not converted.
-
-    ``rows``: those of a block, of which the DMA casts whole ones, where they are few.
-    """
+def of_all(problem: Problem, operand: Operand, timing: Timing) -> Work:
+    """Of all of one operand of one batch index, once; nothing where it is not converted."""
     if not operand.converted:
         return NOTHING
     elements = problem.products * max(1, prod(problem.m if operand is problem.lhs else problem.n))
@@ -116,25 +110,24 @@ def of_all(problem: Problem, operand: Operand, timing: Timing, rows: int = 0) ->
     if dtype == operand.stored:
         return NOTHING
     scalar, vector = works(timing, *((CODES, SIGNED) if operand.decoded else (operand.stored, dtype)))
-    fixed = cast_by_dma(timing, operand, rows, 1) / rows if rows else None
-    (cast, part), count = shares(timing, operand, dtype, fixed), elements / ELEMENTS
+    (cast, part), count = shares(timing, operand, dtype), elements / ELEMENTS
     shared = scalar.times(part * count) + vector.times((1 - cast - part) * count)
     if cast:
         shared += _loaded(timing).times(cast * count)
     return shared + bit_work(timing, operand).times(count) if operand.decoded else shared
 
 
-def convert(emitter: Emitter, operand: Operand, target: Block, source: Block, part: float | None = None) -> None:
+def convert(emitter: Emitter, operand: Operand, target: Block, source: Block) -> None:
     """``target = source``, both on chip and of the same dims; exact, for every 8-bit value is one of ``target``'s.
 
-    Codes are to be finished by ``decode``. ``part`` of all elements the DMA casts besides.
+    Codes are to be finished by ``decode``.
 
     Each engine takes neighbours, so that neither seems to write what the other does.
     """
     factor = 1.0
     if operand.decoded:
         target, source, factor = replace(target, dtype=SIGNED), replace(source, dtype=CODES), PLACE
-    by_dma, by_scalar = shares(emitter.builder.timing, operand, target.dtype, part)
+    by_dma, by_scalar = shares(emitter.builder.timing, operand, target.dtype)
     _shared(emitter, by_scalar / (1 - by_dma), target, source, factor)
 
 
@@ -150,12 +143,14 @@ def decode_cast(emitter: Emitter, codes: Block) -> None:
     _on_bits(emitter, codes, codes, logical_shift_left=SHIFT, bitwise_and=(0xFFFF << SHIFT) & (0xFFFF - HIGHEST))
 
 
-def cast_by_dma(timing: Timing, operand: Operand, count: int, unit: int) -> int:
-    """Of ``count`` elements or rows of them, how many the DMA casts to 16 bits: a multiple of ``unit``."""
+def cast_by_dma(timing: Timing, operand: Operand, first: int, count: int, unit: int) -> int:
+    """Of ``count`` elements or rows of them how many the DMA casts to 16 bits, a multiple of ``unit``: its share of all
+    that have come so far, ``first`` before them, less what it has cast of those.
+    """
     if not operand.decoded:
         return 0
-    least = int(count * shares(timing, operand, operand.dtype).dma) // unit * unit
-    return min((least, min(least + unit, count)), key=lambda taken: _decoding(timing, operand, taken / count)[0])
+    part = shares(timing, operand, operand.dtype).dma
+    return int((first + count) * part) // unit * unit - int(first * part) // unit * unit
 
 
 def cast(emitter: Emitter, target: Block, source: Block) -> None:

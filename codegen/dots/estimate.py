@@ -96,8 +96,7 @@ def _streams(problem: Problem, schedule: Schedule, operand: Operand, blocks: int
     """How each of the ``blocks`` of an operand that is not transposed comes, is converted and is multiplied."""
     arrives = Stage(_transfers(problem, schedule, operand, timing).times(1 / blocks), timing.transfer_latency)
     multiplied = Stage(products(problem, timing).times(1 / blocks), timing.latency(Stream.TENSOR))
-    chunks = prod(schedule.boxes_of(problem, operand)[0])
-    converted = conversion.of_all(problem, operand, timing, chunks if chunks > 1 else 0)
+    converted = conversion.of_all(problem, operand, timing)
     if not converted.bound:
         return [arrives, multiplied]
     return [arrives, timing.done(converted.times(1 / blocks), Stream.VECTOR), multiplied]

@@ -20,7 +20,7 @@ from neuronx_cc.codegen.emission.views import Atom
 from neuronx_cc.codegen.movement.transfer import copy
 from neuronx_cc.ir.isa.program import Stream
 
-LAG = 2
+LAG = 1
 """Pieces that are converted before one is decoded: an engine waits for results of its last two instructions."""
 WORD = 4
 """Neighbouring codes, of which the DMA casts all or none."""
@@ -94,8 +94,8 @@ class Filler:
         offset, chunks = span.within(offset, chunks)
         return offset, rows, chunks
 
-    def load(self, source: Block, tile: Block) -> None:
-        """Copy a block with k on the partitions, casting on the way."""
+    def load(self, source: Block, tile: Block, first: int = 0) -> None:
+        """Copy a block with k on the partitions, casting on the way. ``first``: chunks that came before it."""
         target = _spread_chunks(tile, [atom.size for atom in source.dims[1:-1]])
         if self.operand.direct:
             order = [0, len(source.dims) - 1, *range(1, len(source.dims) - 1)]
@@ -103,19 +103,20 @@ class Filler:
         if self.operand.on_chip:
             self.emitter.over("tensor_copy", Stream.VECTOR, [target], [source])
         elif source.dtype != target.dtype and self.operand.converted:
-            (target, source), cast, part = self._cast(target, source)
-            left = self._convert(source, target, False, part)
+            (target, source), cast = self._cast(target, source, first)
+            left = self._convert(source, target, False)
             if cast is not None:
                 copy(self.emitter.builder, *cast, self.bound.stream)
-                conversion.decode_cast(self.emitter, cast[0])
             conversion.decode(self.emitter, self.operand, left)
+            if cast is not None:
+                conversion.decode_cast(self.emitter, cast[0])
         else:
             copy(self.emitter.builder, target, source, self.bound.stream)
 
-    def _convert(self, source: Block, target: Block, several: bool, part: float | None = None) -> list[Block]:
+    def _convert(self, source: Block, target: Block, several: bool) -> list[Block]:
         """Load what is stored in fewer bits, as much at a time as is kept unconverted, and convert it.
 
-        ``several``: others follow in straight-line code; ``part``: what the DMA casts besides. What is left to decode.
+        ``several``: others follow in straight-line code. What is left to decode.
         """
         sizes, builder = [atom.size for atom in target.dims[1:]], self.emitter.builder
         most = unconverted_bytes(self.problem, builder.sizes)
@@ -129,33 +130,36 @@ class Filler:
                     more = tiles <= UNROLLED_PIECES
                     parts = source.index(1 + dim, at, count), target.index(1 + dim, at, count)
                     if more:
-                        left += self._convert(*parts, more, part)
+                        left += self._convert(*parts, more)
                         ready, left = left[:-LAG], left[-LAG:]
                         conversion.decode(self.emitter, self.operand, ready)
                     else:
-                        conversion.decode(self.emitter, self.operand, self._convert(*parts, more, part))
+                        conversion.decode(self.emitter, self.operand, self._convert(*parts, more))
             return left
         name = f"{self.operand.name} unconverted"
         raw = self.tiles.tile(source.dtype, sizes, target.dims[0].size, name, conversion.BUFFERS, several)
         copy(builder, raw, source, self.bound.stream)
-        conversion.convert(self.emitter, self.operand, target, raw, part)
+        conversion.convert(self.emitter, self.operand, target, raw)
         return [target]
 
-    def _cast(self, target: Block, source: Block) -> tuple[list[Block], tuple[Block, Block] | None, float]:
-        """What is left of a block, what the DMA casts, and which part of all that is.
-
-        It casts some of the outermost rows, or of the only one, where that takes less time.
+    def _cast(self, target: Block, source: Block, first: int) -> tuple[list[Block], tuple[Block, Block] | None]:
+        """What is left of a block, and what the DMA casts: some of the outermost rows, of which ``first`` came before,
+        or of the only one.
         """
         blocks = merge_free([target, source])
         if len(blocks[0].dims) < 2:
-            return [target, source], None, 0.0
-        size, unit = blocks[0].dims[1].size, WORD if len(blocks[0].dims) == 2 else 1
-        count = conversion.cast_by_dma(self.emitter.builder.timing, self.operand, size, unit)
+            return [target, source], None
+        size, timing = blocks[0].dims[1].size, self.emitter.builder.timing
+        if len(blocks[0].dims) == 2:
+            first, unit = 0, WORD
+        else:
+            unit = 1
+        count = conversion.cast_by_dma(timing, self.operand, first, size, unit)
         if not count:
-            return [target, source], None, 0.0
+            return [target, source], None
         cast, codes = (block.index(1, Affine(size - count), count) for block in blocks)
         left = [block.index(1, Affine(0), size - count) for block in blocks]
-        return left, (replace(cast, dtype=conversion.SIGNED), replace(codes, dtype=conversion.CODES)), count / size
+        return left, (replace(cast, dtype=conversion.SIGNED), replace(codes, dtype=conversion.CODES))
 
     def transpose(self, source: Block, outs: Sequence[Block], several: bool) -> None:
         """Load rows [row, k dims...] to all partitions (unless they lie there) and transpose them chunk by chunk.

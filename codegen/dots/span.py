@@ -35,6 +35,11 @@ class Span:
             at = {**self.at, outside: self.at[outside] + number} if self.group > 1 else self.at
             yield Affine(number * size), replace(self, at=at, size=size, group=1)
 
+    @property
+    def chunk(self) -> int:
+        """How many chunks of the dim that is cut come before; in a loop, in its first iteration."""
+        return next((first.const for first, size in self.terms or () if size > 1), 0)
+
     def within(self, offset: Affine, chunks: Sequence[Atom]) -> tuple[Affine, list[Atom]]:
         """Where the terms begin in what begins at ``offset`` with these dims of chunks, and the dims that are left."""
         if self.terms is None:

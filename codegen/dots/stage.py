@@ -127,7 +127,7 @@ class Stage:
 
     def _loaded(self, source: Block, span: Span, segment: Segment) -> Block:
         tile = self._tile([atom.size for atom in source.dims[1:-1]], span, segment)
-        self.filler.load(source, tile)
+        self.filler.load(source, tile, span.chunk)
         return tile
 
     def _tile(self, chunks: Sequence[int], span: Span, segment: Segment) -> Block:
