@@ -3,6 +3,7 @@
 * A conversion that undoes a widening one vanishes: bf16 -> f32 -> bf16. (f32 -> bf16 -> f32 stays: it loses bits.)
 * A narrowing conversion, and ``reduce-precision``, moves up through broadcast, reshape, transpose and reverse that
   serve it alone, through slice too when a constant is behind: constants and parameters are cast once, at their size.
+* Where all that is read of a value, of slices of it and other views, is cast to one narrower type, that is done once.
 * A widening conversion moves down through the same ops but broadcast: they move fewer bytes.
 
 Input and output: any inlined module. One backward sweep for what moves up, one forward for the rest.
@@ -13,6 +14,7 @@ from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.hlo.editing import defining_op, erase, insert_before, ops_of, replace
 from neuronx_cc.ir.types import itemsize
 from neuronx_cc.passes.analysis.conversions import is_lossless, skips_middle
+from neuronx_cc.passes.analysis.stored import is_stored
 from neuronx_cc.passes.manager import PassContext
 
 CASTS = (hlo.ConvertOp, hlo.ReducePrecisionOp)
@@ -26,6 +28,9 @@ def run(module: HloModule, context: PassContext) -> None:
         for op in reversed(list(ops_of(computation.block))):
             if type(op) in CASTS and op.parent is not None:
                 _move_up(op)
+        for op in list(ops_of(computation.block)):
+            if not isinstance(op, hlo.ViewOp | hlo.ConvertOp) and not is_stored(op.results[0]):
+                _cast_once(op)
         for op in ops_of(computation.block):
             if isinstance(op, hlo.ConvertOp):
                 _cancel(op)
@@ -74,6 +79,51 @@ def _move_up(op: hlo.HloOp) -> None:
         above = defining_op(cast)
         assert isinstance(above, hlo.HloOp)
         op, move = above, defining_op(source)
+
+
+def _cast_once(op: hlo.HloOp) -> None:
+    """``cast(view(x))`` of all views of ``x`` -> ``view(cast(x))``."""
+    value = op.results[0]
+    casts = _casts_alone(value)
+    if casts is None or len(casts) < 2 or len({cast.shape.dtype for cast in casts}) > 1:
+        return
+    if not _is_narrowing(casts[0]) or sum(cast.shape.size for cast in casts) < op.shape.size:
+        return
+    following = op.next_op
+    assert following is not None, "the return at least"
+    dtype = casts[0].shape.dtype
+    readers = list(value.uses)
+    cast = insert_before(following, hlo.ConvertOp, (value,), hlo.array_type(dtype, op.shape.dims), casts[0].loc)
+    for use in readers:
+        _read_cast(use.operation, cast)
+
+
+def _casts_alone(value: hlo.SSAValue) -> list[hlo.ConvertOp] | None:
+    """The casts of ``value`` and its views, if nothing else reads these."""
+    found: list[hlo.ConvertOp] = []
+    for use in value.uses:
+        reader = use.operation
+        if isinstance(reader, hlo.ConvertOp):
+            found.append(reader)
+            continue
+        casts = _casts_alone(reader.results[0]) if isinstance(reader, hlo.ViewOp) else None
+        if casts is None:
+            return None
+        found += casts
+    return found
+
+
+def _read_cast(reader: hlo.Operation, cast: hlo.SSAValue) -> None:
+    """Let a view, or a cast, read ``cast`` in place of what was cast."""
+    if isinstance(reader, hlo.ConvertOp):
+        replace(reader, cast)
+        return
+    assert isinstance(reader, hlo.ViewOp), "of views and casts alone"
+    moved = hlo.array_type(hlo.shape_of(cast).dtype, reader.shape.dims)
+    view = insert_before(reader, type(reader), (cast,), moved, reader.loc, reader.properties)
+    for use in list(reader.results[0].uses):
+        _read_cast(use.operation, view)
+    erase(reader)
 
 
 def _is_movable(move: hlo.HloOp) -> bool:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Container, Iterable, Iterator,
 from dataclasses import replace
 from functools import partial
 from itertools import chain
-from math import prod
+from math import ceil, prod
 
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.emission.builder import Block
@@ -246,7 +246,8 @@ class _Box:
         elsewhere = {*self.plan.transposed, *resident}
         streamed = [self.blocks[value] for value in self.inputs if value not in elsewhere]
         cut = partial(loops_around, timing, streamed, self.sizes, self._whole)
-        alive = own + sum(between(timing, block) for block in streamed)
+        apart = sum(between(timing, block) * elements_of(block) for block in streamed)
+        alive = own + ceil(apart / prod(self.sizes))
         room = int(self.builder.sbuf.largest_gap() * 0.95)
         repeated = self.inputs.keys() - {*resident, *loaded}
         wanted = {value: spread_bytes(self.blocks[value]) for value in self.inputs if self._is_spread(value)}
