@@ -20,7 +20,7 @@ from neuronx_cc.codegen.convolutions.schedule import ROW_BUFFERS, SPREAD_BUFFERS
 from neuronx_cc.codegen.convolutions.stage import PackAt
 from neuronx_cc.codegen.convolutions.turn import Turner
 from neuronx_cc.codegen.dots import conversion
-from neuronx_cc.codegen.dots.placement import strided
+from neuronx_cc.codegen.dots.copies import strided
 from neuronx_cc.codegen.dots.tiles import Tiles
 from neuronx_cc.codegen.emission.builder import Affine, Block, merge_free
 from neuronx_cc.codegen.emission.emitter import Emitter

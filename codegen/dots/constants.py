@@ -14,7 +14,7 @@ import numpy as np
 
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.dots.contraction import Bound
-from neuronx_cc.codegen.dots.placement import strided
+from neuronx_cc.codegen.dots.copies import strided
 from neuronx_cc.codegen.dots.problem import Operand, Segment
 from neuronx_cc.codegen.dots.span import Span
 from neuronx_cc.codegen.emission.builder import Block

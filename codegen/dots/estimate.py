@@ -41,18 +41,24 @@ def estimate(problem: Problem, schedule: Schedule, timing: Timing) -> float:
     if problem.epilogue is None:
         return time
     turns = min(TAKING_TURNS, row_tiles(problem, schedule, timing.sizes))
-    columns = min(max(1, prod(problem.n)), timing.sizes.bank_columns)
+    columns = _width(problem, timing)
     return max(time, problem.epilogue.time(columns, prod(problem.b) * _tiles(problem, timing), turns, timing))
 
 
 def bound(problem: Problem, timing: Timing) -> float:
-    """Nanoseconds that no schedule is below: all products, each array moved once in long runs."""
+    """Nanoseconds that no schedule is below, however arrays lie: all products in full tiles, each array moved once in
+    long runs.
+    """
     outside = [each for each in (problem.lhs, problem.rhs) if not each.on_chip]
     nbytes = sum(problem.elements(each) * itemsize(each.stored) for each in outside)
     if not problem.out.on_chip:
         nbytes += prod(problem.m) * prod(problem.n) * itemsize(problem.out.dtype)
     moved = timing.transfer(nbytes, timing.long_run) if nbytes else NOTHING
-    return prod(problem.b) * max(products(problem, timing).bound, moved.bound)
+    rows, columns = (max(1, prod(each)) for each in (problem.m, problem.n))
+    high, wide = min(rows, timing.sizes.columns), min(columns, timing.sizes.bank_columns)
+    each = timing.product(high, wide, problem.dtype, flags=problem.flags)
+    multiplied = each.times(-(-rows // high) * columns / wide * -(-prod(problem.k) // timing.sizes.rows))
+    return prod(problem.b) * max(multiplied.bound, moved.bound)
 
 
 def _of_whole_k(problem: Problem, schedule: Schedule, timing: Timing) -> float:
@@ -232,11 +238,9 @@ def transposes(problem: Problem, schedule: Schedule, operand: Operand, timing: T
 
 def products(problem: Problem, timing: Timing) -> Work:
     """Of one batch index."""
-    sizes = timing.sizes
-    rows, columns = (max(1, prod(each)) for each in (problem.m, problem.n))
-    wide = min(columns, sizes.bank_columns)
-    each = timing.product(min(rows, sizes.columns), wide, problem.dtype, flags=problem.flags)
-    return each.times(-(-rows // sizes.columns) * columns / wide * problem.products)
+    rows, wide = min(max(1, problem.m_tiled), timing.sizes.columns), _width(problem, timing)
+    each = timing.product(rows, wide, problem.dtype, flags=problem.flags)
+    return each.times(_tiles(problem, timing) * problem.products)
 
 
 def results(problem: Problem, schedule: Schedule, timing: Timing) -> Work:
@@ -258,8 +262,13 @@ def results(problem: Problem, schedule: Schedule, timing: Timing) -> Work:
 
 def _tiles(problem: Problem, timing: Timing) -> float:
     """Of one batch index, as wide as a bank."""
-    rows, columns = (max(1, prod(each)) for each in (problem.m, problem.n))
-    return -(-rows // timing.sizes.columns) * columns / min(columns, timing.sizes.bank_columns)
+    rows, columns = max(1, problem.m_tiled), max(1, prod(problem.n))
+    return max(1, prod(problem.m)) / rows * -(-rows // timing.sizes.columns) * columns / _width(problem, timing)
+
+
+def _width(problem: Problem, timing: Timing) -> int:
+    """Columns of one."""
+    return min(max(1, problem.n_tiled), timing.sizes.bank_columns)
 
 
 def _combined(problem: Problem, schedule: Schedule, timing: Timing) -> Work:
@@ -278,5 +287,5 @@ def _combined(problem: Problem, schedule: Schedule, timing: Timing) -> Work:
 
 def _tile(problem: Problem, timing: Timing) -> Work:
     """One tile of sums leaves PSUM."""
-    columns = min(max(1, prod(problem.n)), timing.sizes.bank_columns)
+    columns = _width(problem, timing)
     return tile_work(problem.epilogue, columns, problem.out.dtype, timing)

@@ -6,25 +6,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import inf, prod
 
-import numpy as np
-
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.dots.contraction import Bound, Contraction, Placed
-from neuronx_cc.codegen.dots.problem import (
-    DECODED,
-    Home,
-    Problem,
-    divisor,
-    pe_dtype,
-)
+from neuronx_cc.codegen.dots.copies import copied, copies_of, dense_of
+from neuronx_cc.codegen.dots.problem import DECODED, Home, divisor, pe_dtype
 from neuronx_cc.codegen.dots.statement import problems_of
 from neuronx_cc.codegen.emission.accesses import Alloc
-from neuronx_cc.codegen.emission.views import Atom, View, coalesce, linear, unplaced
+from neuronx_cc.codegen.emission.views import View, linear, unplaced
 from neuronx_cc.codegen.epilogues.arrays import views_of_cast
 from neuronx_cc.codegen.formation.graph import repeats
 from neuronx_cc.codegen.maps.plan import RESIDENT_STEPS, Partitions, partitions_of, resident_view
-from neuronx_cc.codegen.movement.relayout_plan import LEAST_ELEMENTS, is_long
-from neuronx_cc.codegen.movement.transfer import nanoseconds, transfer
+from neuronx_cc.codegen.movement.transfer import transfer
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.program import Space, Stream
 from neuronx_cc.ir.isa.timing import Timing
@@ -43,7 +35,7 @@ def place(context: Context, contraction: Contraction, bound: Sequence[Bound]) ->
     """Give the result a home, copy what does not align, and state the problem."""
     out = _choose_output(context, contraction, bound)
     if _scatters(context, contraction, bound[1].view, out):
-        bound = (bound[0], _dense(context, contraction, 1, bound[1]))
+        bound = (bound[0], dense_of(context, contraction, 1, bound[1]))
     context.homes[contraction.result] = [out]
     adds = _array_views(context, contraction, bound, out)
     return _nest(context, contraction, bound, out, adds)
@@ -119,39 +111,6 @@ def _scatters(context: Context, contraction: Contraction, rhs: View, out: View) 
         return False
     rows = [atom for atoms in contraction.classes(rhs, 1)[1].dims for atom in atoms if atom.size > 1]
     return any(atom.partition for atom in rows[:-1])
-
-
-def _dense(context: Context, contraction: Contraction, index: int, bound: Bound) -> Bound:
-    """Operand ``index`` as a dense array, unless it was staged."""
-    if bound.staged is not None:
-        return bound
-    shape, order = hlo.shape_of(bound.value), contraction.order(index)
-    if bound.data is None:
-        return replace(bound, view=context.dense(bound.value).transpose(order))
-    literal = context.literal(bound.value)
-    assert literal is not None, "its data was taken"
-    view, data = literal
-    flat = strided(data, view.start.const, [atom for atoms in view.dims for atom in atoms])
-    dense = linear(view.alloc, 0, view.dtype, shape.dims).transpose(order)
-    return Bound(bound.value, dense, np.ascontiguousarray(flat.reshape(shape.dims)))
-
-
-def _dense_view(contraction: Contraction, index: int, bound: Bound) -> View:
-    """How it would lie."""
-    if bound.staged is not None:
-        return bound.view
-    shape = hlo.shape_of(bound.value)
-    alloc = bound.view.alloc if bound.data is not None else Alloc(Space.HBM, 0, 0)
-    return linear(alloc, 0, shape.dtype, shape.dims).transpose(contraction.order(index))
-
-
-def strided(data: np.ndarray, offset: int, atoms: Sequence[Atom]) -> np.ndarray:
-    """The elements of a constant from byte ``offset`` on, as dims of these atoms."""
-    raw = data.reshape(-1)[offset // data.itemsize :]
-    sizes, strides = [atom.size for atom in atoms], [atom.stride for atom in atoms]
-    # NumPy knows the bytes of each type, and not all types by name
-    words = raw.view(f"u{raw.itemsize}")
-    return np.lib.stride_tricks.as_strided(words, sizes, strides, writeable=False).view(raw.dtype)
 
 
 # ---- result ---------------------------------------------------------------------------------------------------
@@ -267,11 +226,11 @@ def _nest(
     posed = (tuple(problems), *(tuple(contraction.order(index)) for index in (0, 1)), lies)
     copies = context.planner.copies.get(posed) if problems else None
     if copies is None:
-        copies = context.planner.copies[posed] = _copies(context, contraction, bound, out, adds, problems)
+        copies = context.planner.copies[posed] = copies_of(context, contraction, bound, out, adds, problems)
     lhs, rhs = bound
     if copies:
         lhs, rhs = (
-            _dense(context, contraction, index, each) if index in copies else each for index, each in enumerate(bound)
+            copied(context, contraction, index, each, dict(copies).get(index)) for index, each in enumerate(bound)
         )
         problems = problems_of(context, contraction, (lhs, rhs), out, adds)
         assert problems, "copies lie as they were said to"
@@ -281,75 +240,6 @@ def _nest(
         problems = problems_of(context, contraction, (lhs, rhs), out, adds)
         assert problems, "they lie as before"
     return Placed(contraction, context.planner.easiest(problems), lhs, rhs, out, adds)
-
-
-def _copies(
-    context: Context,
-    contraction: Contraction,
-    bound: Sequence[Bound],
-    out: View,
-    adds: tuple[View, ...],
-    plain: Sequence[Problem],
-) -> tuple[int, ...]:
-    """Which operands are copied; ``plain`` are the problems where none is."""
-    sizes = [hlo.shape_of(operand).size for operand in contraction.op.operands]
-    first, second = sorted((0, 1), key=lambda index: (bound[index].view.in_sbuf, sizes[index]))
-    apart = {index for index, each in enumerate(bound) if _lies_apart(context, contraction, index, each)}
-    apart |= {index for index in (0, 1) if any(_cuts_runs(problem, index) for problem in plain)}
-    found: dict[tuple[int, ...], Sequence[Problem]] = {(): plain} if plain else {}
-    if found and not apart:
-        return ()
-    ways: tuple[tuple[int, ...], ...] = ((first,), (second,), (0, 1))
-    for copies in ways:
-        if found and not apart.issuperset(copies):
-            continue
-        wanted = [
-            replace(each, view=_dense_view(contraction, index, each)) if index in copies else each
-            for index, each in enumerate(bound)
-        ]
-        if problems := problems_of(context, contraction, wanted, out, adds):
-            found[copies] = problems
-            if apart.issubset(copies):
-                break
-    assert found, "dense arrays nest"
-
-    def nanoseconds_of(copies: tuple[int, ...]) -> float:
-        made = sum(_copied_ns(context, contraction, index, bound[index]) for index in copies)
-        return made + context.planner.time(context.planner.easiest(found[copies]))
-
-    return min(found, key=nanoseconds_of) if len(found) > 1 else next(iter(found))
-
-
-def _lies_apart(context: Context, contraction: Contraction, index: int, bound: Bound) -> bool:
-    """Whether a large operand in HBM has no runs along its rows or what is contracted that a DMA moves well."""
-    view, size = bound.view, itemsize(bound.view.dtype)
-    if view.in_sbuf or bound.data is not None or bound.staged is not None or view.start.terms:
-        return False
-    if prod(view.shape) < LEAST_ELEMENTS:
-        return False
-    _, rows, contracted = contraction.classes(view, index)
-    last = [coalesce(tuple(atom for atoms in each.dims for atom in atoms))[-1:] for each in (rows, contracted)]
-    runs = [atoms[0].size * size for atoms in last if atoms and atoms[0].stride == size]
-    return not any(is_long(context.timing, run) for run in runs)
-
-
-def _cuts_runs(problem: Problem, index: int) -> bool:
-    """Whether an operand on chip has terms on its partitions that are no neighbours in the rows of the other one, which
-    come to be transposed.
-    """
-    ours = (problem.lhs, problem.rhs)[index]
-    other = problem.other(ours)
-    if ours.home is not Home.CHIP or ours.transposed or not other.transposed or other.on_chip or problem.k_dim < 0:
-        return False
-    return problem.partitions > 1 and other.contracted[problem.k_dim].stride > itemsize(other.stored)
-
-
-def _copied_ns(context: Context, contraction: Contraction, index: int, bound: Bound) -> float:
-    """Nanoseconds of a dense copy of an operand."""
-    if bound.data is not None:
-        return context.timing.transfer_latency
-    dense = _dense_view(contraction, index, bound)
-    return nanoseconds(context.builder, dense, bound.view) + context.timing.transfer_latency
 
 
 def _in_hbm(context: Context, bound: Bound) -> Bound:

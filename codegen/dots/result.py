@@ -13,7 +13,7 @@ import numpy as np
 
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.dots.contraction import Placed
-from neuronx_cc.codegen.dots.placement import strided
+from neuronx_cc.codegen.dots.copies import strided
 from neuronx_cc.codegen.dots.problem import Problem
 from neuronx_cc.codegen.dots.problem import Result as Written
 from neuronx_cc.codegen.dots.schedule import (

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from neuronx_cc.driver.frontends.torch.normalisation import guarded_softmax
 from neuronx_cc.driver.frontends.torch.registry import kind, row
 
 
@@ -138,12 +139,8 @@ def attention(
         scores = jnp.where(jnp.tril(jnp.ones(scores.shape[-2:], bool)), scores, -jnp.inf)
     if mask is not None:
         scores = jnp.where(mask, scores, -jnp.inf) if kind(mask.dtype) == 0 else scores + mask.astype(wide)
-    top = lax.stop_gradient(jnp.max(scores, -1, keepdims=True))
-    powers = jnp.exp(scores - jnp.where(jnp.isfinite(top), top, 0))
-    total = jnp.sum(powers, -1, keepdims=True)
-    shares = (powers / jnp.where(total == 0, 1, total)).astype(query.dtype)
-    result = jnp.einsum("...qk,...kd->...qd", shares, value)
-    return result, (jnp.log(total) + top)[..., 0]
+    shares, logarithms = guarded_softmax(scores, -1)
+    return jnp.einsum("...qk,...kd->...qd", shares.astype(query.dtype), value), logarithms[..., 0]
 
 
 @row("_scaled_dot_product_flash_attention_for_cpu")

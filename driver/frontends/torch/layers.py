@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from neuronx_cc.driver.frontends.torch.contractions import product
-from neuronx_cc.driver.frontends.torch.normalisation import layer_norm
+from neuronx_cc.driver.frontends.torch.normalisation import guarded_softmax, layer_norm
 from neuronx_cc.driver.frontends.torch.registry import kind, row, widened
 
 BY_PAIR, BY_KEY = 0, 1
@@ -24,7 +24,7 @@ def masked_softmax(scores: Any, mask: Any, dim: int | None = None, form: int | N
         left_out = left_out[:, None, None, :]
     elif form != BY_PAIR:
         left_out = left_out.reshape(scores.shape)
-    return jax.nn.softmax(widened(scores), -1 if dim is None else dim, where=~left_out)
+    return guarded_softmax(jnp.where(left_out, -jnp.inf, widened(scores)), -1 if dim is None else dim)[0]
 
 
 @row("_native_multi_head_attention")

@@ -16,6 +16,25 @@ def _softmax(x: Any, dim: int, half_to_float: bool = False) -> Any:
     return jax.nn.softmax(widened(x), axis_of(dim, x.ndim)) if x.ndim else jnp.ones_like(x)
 
 
+@row("_safe_softmax")
+def safe_softmax(x: Any, dim: int, dtype: Any = None) -> Any:
+    """Zeros where there is nothing but minus infinity along ``dim``."""
+    return (
+        guarded_softmax(widened(x), axis_of(dim, x.ndim))[0] if x.ndim else jnp.where(x == -jnp.inf, 0, _softmax(x, 0))
+    )
+
+
+def guarded_softmax(scores: Any, axis: int) -> tuple[Any, Any]:
+    """Shares along ``axis``, zeros where there is nothing but minus infinity; and logarithms of sums, with dims of 1.
+
+    In the form that code generation knows as part of an attention.
+    """
+    top = lax.stop_gradient(jnp.max(scores, axis, keepdims=True))
+    powers = jnp.exp(scores - jnp.where(jnp.isfinite(top), top, 0))
+    total = jnp.sum(powers, axis, keepdims=True)
+    return powers / jnp.where(total == 0, 1, total), jnp.log(total) + top
+
+
 @row("_log_softmax")
 def _log_softmax(x: Any, dim: int, half_to_float: bool = False) -> Any:
     return jax.nn.log_softmax(widened(x), axis_of(dim, x.ndim)) if x.ndim else jnp.zeros_like(x)

@@ -11,7 +11,7 @@ from jax import lax
 
 from neuronx_cc.codegen import choose
 from neuronx_cc.codegen.dots import candidates as candidates_of_dots
-from neuronx_cc.codegen.dots import placement
+from neuronx_cc.codegen.dots import copies
 from neuronx_cc.codegen.dots.problem import Problem
 from neuronx_cc.codegen.dots.schedule import Sums
 
@@ -76,7 +76,7 @@ SCATTERED = {
 @pytest.mark.parametrize("copied", [True, False])
 def test_terms_that_are_no_neighbours(name: str, copied: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not copied:
-        monkeypatch.setattr(placement, "_cuts_runs", lambda *_: False)
+        monkeypatch.setattr(copies, "_is_slow", lambda *_: False)
     *shapes, letters = SCATTERED[name]
     random = np.random.default_rng(0)
     x, w = (random.standard_normal(shape).astype(np.float32) * 0.2 for shape in shapes)

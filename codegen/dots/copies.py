@@ -1,0 +1,183 @@
+"""Copies of operands that do not nest with the other arrays of a contraction, or lie so that products take long.
+
+A copy is dense in HBM, or on chip on the same partitions, with rows one after the other: those of windows, which are
+tiles of a few rows as they lie, are full tiles then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import prod
+
+import numpy as np
+
+from neuronx_cc.codegen.context import Context
+from neuronx_cc.codegen.dots.contraction import Bound, Contraction
+from neuronx_cc.codegen.dots.estimate import bound as bound_of
+from neuronx_cc.codegen.dots.problem import Home, Problem
+from neuronx_cc.codegen.dots.statement import problems_of
+from neuronx_cc.codegen.emission.accesses import Alloc
+from neuronx_cc.codegen.emission.builder import emit_over
+from neuronx_cc.codegen.emission.views import Affine, Atom, View, coalesce, linear
+from neuronx_cc.codegen.movement.relayout_plan import LEAST_ELEMENTS, is_long
+from neuronx_cc.codegen.movement.transfer import blocks_of, nanoseconds
+from neuronx_cc.ir import hlo
+from neuronx_cc.ir.isa.program import Space, Stream
+from neuronx_cc.ir.isa.timing import Tile
+from neuronx_cc.ir.types import itemsize
+
+SLOW = 2
+"""Products take too long if they take so many times as long as they need, and a transfer: copies may be worth it."""
+Copies = tuple[tuple[int, Home], ...]
+"""Which operands are copied, and to where."""
+
+
+def copies_of(
+    context: Context,
+    contraction: Contraction,
+    bound: Sequence[Bound],
+    out: View,
+    adds: tuple[View, ...],
+    plain: Sequence[Problem],
+) -> Copies:
+    """Which operands are copied, and to where; ``plain`` are the problems where none is."""
+    sizes = [hlo.shape_of(operand).size for operand in contraction.op.operands]
+    first, second = sorted((0, 1), key=lambda index: (bound[index].view.in_sbuf, sizes[index]))
+    apart = {index for index, each in enumerate(bound) if _lies_apart(context, contraction, index, each)}
+    found: dict[Copies, Sequence[Problem]] = {(): plain} if plain else {}
+    ways: tuple[Copies, ...] = (((first, Home.HBM),), ((second, Home.HBM),), ((0, Home.HBM), (1, Home.HBM)))
+    if found:
+        near = [index for index in (0, 1) if bound[index].home is Home.CHIP] if _is_slow(context, plain) else []
+        ways = (
+            *(((index, home),) for home in (Home.CHIP, Home.HBM) for index in near),
+            *(copies for copies in ways if apart.issuperset(dict(copies))),
+        )
+    for copies in ways:
+        views = {index: _copied_view(contraction, index, bound[index], home) for index, home in copies}
+        taken = sum(view.alloc.hi for view in views.values() if view.in_sbuf)
+        wanted = [replace(each, view=views.get(index, each.view)) for index, each in enumerate(bound)]
+        problems = problems_of(context, contraction, wanted, out, adds)
+        if problems:
+            found[copies] = [replace(each, room=each.room - taken) for each in problems] if taken else problems
+            if apart and apart.issubset(dict(copies)):
+                break
+    assert found, "dense arrays nest"
+
+    def nanoseconds_of(copies: Copies) -> float:
+        made = sum(_copied_ns(context, contraction, index, bound[index], home) for index, home in copies)
+        return made + context.planner.time(context.planner.easiest(found[copies]))
+
+    return min(found, key=nanoseconds_of) if len(found) > 1 else next(iter(found))
+
+
+def _is_slow(context: Context, problems: Sequence[Problem]) -> bool:
+    """Whether products take far longer than they need, as operands lie: in small tiles, or behind short transfers."""
+    timing, problem = context.timing, context.planner.easiest(problems)
+    return context.planner.time(problem) > SLOW * (bound_of(problem, timing) + timing.transfer_latency)
+
+
+def _lies_apart(context: Context, contraction: Contraction, index: int, bound: Bound) -> bool:
+    """Whether a large operand in HBM has no runs along its rows or what is contracted that a DMA moves well."""
+    view, size = bound.view, itemsize(bound.view.dtype)
+    if view.in_sbuf or bound.data is not None or bound.staged is not None or view.start.terms:
+        return False
+    if prod(view.shape) < LEAST_ELEMENTS:
+        return False
+    _, rows, contracted = contraction.classes(view, index)
+    last = [coalesce(tuple(atom for atoms in each.dims for atom in atoms))[-1:] for each in (rows, contracted)]
+    runs = [atoms[0].size * size for atoms in last if atoms and atoms[0].stride == size]
+    return not any(is_long(context.timing, run) for run in runs)
+
+
+def copied(context: Context, contraction: Contraction, index: int, bound: Bound, home: Home | None) -> Bound:
+    """Operand ``index`` as a copy there, if anywhere; as it lies where SBUF has no room for one."""
+    if home is Home.HBM:
+        return dense_of(context, contraction, index, bound)
+    view = _copied_view(contraction, index, bound, Home.CHIP) if home is not None else bound.view
+    alloc = context.new_resident(bound.value, view.alloc.hi) if home is not None else None
+    if alloc is None:
+        return bound
+    view = replace(view, alloc=alloc, start=view.start + alloc.lo)
+    blocks = blocks_of([view, bound.view], view.shape)
+    assert blocks is not None, "dims of one are parts of the other's"
+    emit_over(context.builder, "tensor_copy", Stream.VECTOR, blocks[:1], blocks[1:])
+    order = contraction.order(index)
+    context.homes.setdefault(bound.value, []).append(view.transpose([order.index(axis) for axis in range(len(order))]))
+    return replace(bound, view=view)
+
+
+def _copied_view(contraction: Contraction, index: int, bound: Bound, home: Home) -> View:
+    """How a copy would lie; on chip on the same partitions, its rows one after the other."""
+    if home is Home.HBM:
+        return _dense_view(contraction, index, bound)
+    view, stride = bound.view, itemsize(bound.view.dtype)
+    batch, rows, _ = (range(len(each)) for each in contraction.sizes(index))
+    free = range(len(batch), len(batch) + len(rows))
+    contracted = range(free.stop, len(view.dims))
+    on_rows = any(atom.partition for axis in free for atom in view.dims[axis])
+    dims = list(view.dims)
+    for axis in (
+        *reversed(contracted if on_rows else free),
+        *reversed(free if on_rows else contracted),
+        *reversed(batch),
+    ):
+        atoms: list[Atom] = []
+        for atom in reversed(view.dims[axis]):
+            if atom.partition:
+                atoms.append(atom)
+                continue
+            if atoms and not atoms[-1].partition:
+                atoms[-1] = replace(atoms[-1], size=atoms[-1].size * atom.size)
+            else:
+                atoms.append(Atom(atom.size, stride))
+            stride *= atom.size
+        dims[axis] = tuple(reversed(atoms))
+    return View(Alloc(Space.SBUF, 0, stride), view.dtype, Affine(), tuple(dims))
+
+
+def _copied_ns(context: Context, contraction: Contraction, index: int, bound: Bound, home: Home) -> float:
+    """Nanoseconds of a copy of an operand."""
+    timing = context.timing
+    if home is Home.CHIP:
+        view = bound.view
+        elements = prod(atom.size for atoms in view.dims for atom in atoms if not atom.partition)
+        tile = (Tile(view.dtype),)
+        return timing.engine("tensor_copy", Stream.VECTOR, elements, tile, tile).vector + timing.latency(Stream.VECTOR)
+    if bound.data is not None:
+        return timing.transfer_latency
+    dense = _dense_view(contraction, index, bound)
+    return nanoseconds(context.builder, dense, bound.view) + timing.transfer_latency
+
+
+def dense_of(context: Context, contraction: Contraction, index: int, bound: Bound) -> Bound:
+    """Operand ``index`` as a dense array, unless it was staged."""
+    if bound.staged is not None:
+        return bound
+    shape, order = hlo.shape_of(bound.value), contraction.order(index)
+    if bound.data is None:
+        return replace(bound, view=context.dense(bound.value).transpose(order))
+    literal = context.literal(bound.value)
+    assert literal is not None, "its data was taken"
+    view, data = literal
+    flat = strided(data, view.start.const, [atom for atoms in view.dims for atom in atoms])
+    dense = linear(view.alloc, 0, view.dtype, shape.dims).transpose(order)
+    return Bound(bound.value, dense, np.ascontiguousarray(flat.reshape(shape.dims)))
+
+
+def _dense_view(contraction: Contraction, index: int, bound: Bound) -> View:
+    """How it would lie."""
+    if bound.staged is not None:
+        return bound.view
+    shape = hlo.shape_of(bound.value)
+    alloc = bound.view.alloc if bound.data is not None else Alloc(Space.HBM, 0, 0)
+    return linear(alloc, 0, shape.dtype, shape.dims).transpose(contraction.order(index))
+
+
+def strided(data: np.ndarray, offset: int, atoms: Sequence[Atom]) -> np.ndarray:
+    """The elements of a constant from byte ``offset`` on, as dims of these atoms."""
+    raw = data.reshape(-1)[offset // data.itemsize :]
+    sizes, strides = [atom.size for atom in atoms], [atom.stride for atom in atoms]
+    # NumPy knows the bytes of each type, and not all types by name
+    words = raw.view(f"u{raw.itemsize}")
+    return np.lib.stride_tricks.as_strided(words, sizes, strides, writeable=False).view(raw.dtype)
