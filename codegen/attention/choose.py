@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence, Set
 from dataclasses import replace
-from math import frexp, prod
+from math import frexp, inf, prod
 
 from neuronx_cc.codegen.attention.arrays import wanted_order
 from neuronx_cc.codegen.attention.estimate import apart, choose, estimate
@@ -41,13 +41,21 @@ def worthwhile(
         taken = attention.scores in context.apart or not without.isdisjoint(attention.ops)
         if taken or not operands.isdisjoint(context.residents.staged):
             continue
-        problem = problem_of(context, attention, int(context.sizes.sbuf_bytes * LEFT))
-        schedule = choose(problem, context.timing)
-        fits = choose(replace(problem, room=_least_room(context)), context.timing) is not None
-        least = (OVERLAP if problem.near else 1.0) * apart(problem, context.timing)
-        if schedule and fits and estimate(problem, schedule, context.timing) < least:
-            found.append(attention)
+        ways = [replace(attention, inner=axis) for axis in attention.own_dims() if attention.dims[axis] > 1]
+        time, best = min(((_time(context, way), way) for way in ways or [attention]), key=lambda each: each[0])
+        if time < inf:
+            found.append(best)
     return found
+
+
+def _time(context: Context, attention: Attention) -> float:
+    """Nanoseconds of one kernel; infinite where it does not fit, or kernels apart take less."""
+    problem = problem_of(context, attention, int(context.sizes.sbuf_bytes * LEFT))
+    schedule = choose(problem, context.timing)
+    if schedule is None or choose(replace(problem, room=_least_room(context)), context.timing) is None:
+        return inf
+    time = estimate(problem, schedule, context.timing)
+    return time if time < (OVERLAP if problem.near else 1.0) * apart(problem, context.timing) else inf
 
 
 def _least_room(context: Context) -> int:

@@ -229,6 +229,8 @@ def _estimate_packed(problem: Problem, schedule: Schedule, timing: Timing) -> fl
     brought = schedule.pack / HEADS_UNDER_WAY * timing.transfer_latency
     alone = staging.bound + work.tensor + work.vector + work.scalar + handed + brought
     each = OVERLAP * UNDER_WAY / schedule.staged * (work + staging).bound + handed / UNDER_WAY
+    if p.read:  # what lies beside the scores comes head by head
+        each += schedule.pack * timing.transfer_latency
     if schedule.scores == 1:
         each = alone
     return alone + (p.heads // schedule.pack - 1) * each + timing.transfer_latency

@@ -55,6 +55,8 @@ class Attention:
     row: int
     """The dim of the scores that is cut into blocks of rows."""
     column: int
+    inner: int = -1
+    """The dim around of which several heads may be taken together; -1 for the last one."""
 
     @property
     def dims(self) -> tuple[int, ...]:
@@ -74,13 +76,14 @@ class Attention:
         return found
 
     def own_dims(self) -> list[int]:
-        """The dims of the scores, but rows and columns, that keys or values have."""
+        """The dims of the scores, but rows and columns, that keys or values have; the ``inner`` one last."""
         product, values = self.product, 1 - self.weights
         keys, _ = self.keyed(marked(hlo.shape_of(self.scores.operands[1 - self.queries]).dims))
         found, _ = self.valued(marked(hlo.shape_of(product.operands[values]).dims))
         assert found is not None, "found to align"
         outer = (axis for axis in range(len(self.dims)) if axis not in (self.row, self.column))
-        return [axis for axis in outer if any(atom.stride for view in (keys, found) for atom in view.dims[axis])]
+        own = [axis for axis in outer if any(atom.stride for view in (keys, found) for atom in view.dims[axis])]
+        return sorted(own, key=lambda axis: axis == self.inner)
 
     def queried(self, view: View) -> tuple[View, View]:
         """The queries: by dims of the scores, and their contracted dim."""

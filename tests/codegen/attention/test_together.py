@@ -148,3 +148,22 @@ def test_heads_of_many_batches(depth: int, mask: str) -> None:
     with jax.enable_x64(True):
         want = jax.jit(case)(*(np.asarray(x, np.float64) for x in inputs))
     np.testing.assert_allclose(found.astype(np.float32), want, atol=12 * float(jnp.finfo(jnp.bfloat16).eps))
+
+
+@pytest.mark.parametrize("heads", [2, 3])
+@pytest.mark.parametrize("mask", ["bias", "bias and mask"])
+def test_windows(heads: int, mask: str) -> None:
+    """Many windows of few heads: windows of one head are taken together, and share its bias."""
+    draw = np.random.default_rng(heads)
+    q, k, v = (draw.standard_normal((12, heads, 49, 32)).astype(np.float32) for _ in range(3))
+    bias, masked = (draw.standard_normal(shape).astype(np.float32) for shape in ((heads, 49, 49), (12, 1, 49, 49)))
+
+    def function(q: Any, k: Any, v: Any, bias: Any, masked: Any) -> Any:
+        scores = jnp.einsum("whrd,whcd->whrc", q, k) * 0.2 + bias
+        return jax.nn.softmax(scores + masked if mask == "bias and mask" else scores, -1) @ v
+
+    inputs = [q, k, v, bias, masked]
+    compiled = compile_text(text_of(function, *inputs), TRN1)
+    assert mask != "bias" or any("12 heads together" in line for line in compiled.program.schedules.values())
+    (found,) = compiled.run(inputs)
+    assert_close(found, np.asarray(jax.jit(function)(*inputs)), 3e-5)
