@@ -89,6 +89,8 @@ def _cast_once(op: hlo.HloOp) -> None:
         return
     if not _is_narrowing(casts[0]) or sum(cast.shape.size for cast in casts) < op.shape.size:
         return
+    if not all(_is_read_once(cast.result) for cast in casts):
+        return  # parts that are kept for a later use have homes of their own
     following = op.next_op
     assert following is not None, "the return at least"
     dtype = casts[0].shape.dtype
@@ -96,6 +98,15 @@ def _cast_once(op: hlo.HloOp) -> None:
     cast = insert_before(following, hlo.ConvertOp, (value,), hlo.array_type(dtype, op.shape.dims), casts[0].loc)
     for use in readers:
         _read_cast(use.operation, cast)
+
+
+def _is_read_once(value: hlo.SSAValue) -> bool:
+    while value.has_one_use():
+        (use,) = value.uses
+        if not isinstance(use.operation, hlo.ViewOp):
+            return True
+        value = use.operation.results[0]
+    return False
 
 
 def _casts_alone(value: hlo.SSAValue) -> list[hlo.ConvertOp] | None:

@@ -30,6 +30,9 @@ OVERLAP = 0.85
 """Of the time of kernels apart, what one kernel may take where all of it stays on chip: apart, they overlap with the
 kernels around them, while one kernel has to be filled first."""
 
+WELL = 0.85
+"""Heads of another dim than the innermost are taken together where that takes so much less time by estimate."""
+
 
 def worthwhile(
     context: Context, computation: hlo.ComputationOp, without: Set[hlo.Operation] = frozenset()
@@ -41,8 +44,11 @@ def worthwhile(
         taken = attention.scores in context.apart or not without.isdisjoint(attention.ops)
         if taken or not operands.isdisjoint(context.residents.staged):
             continue
-        ways = [replace(attention, inner=axis) for axis in attention.own_dims() if attention.dims[axis] > 1]
-        time, best = min(((_time(context, way), way) for way in ways or [attention]), key=lambda each: each[0])
+        *others, last = [axis for axis in attention.own_dims() if attention.dims[axis] > 1] or [-1]
+        time, best = _time(context, attention), attention
+        for way in (replace(attention, inner=axis) for axis in others if axis != last):
+            if (other := _time(context, way)) < WELL * time:
+                time, best = other, way
         if time < inf:
             found.append(best)
     return found

@@ -152,8 +152,9 @@ def test_heads_of_many_batches(depth: int, mask: str) -> None:
 
 @pytest.mark.parametrize("heads", [2, 3])
 @pytest.mark.parametrize("mask", ["bias", "bias and mask"])
-def test_windows(heads: int, mask: str) -> None:
+def test_windows(heads: int, mask: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Many windows of few heads: windows of one head are taken together, and share its bias."""
+    monkeypatch.setattr(choose, "WELL", 1e3)
     draw = np.random.default_rng(heads)
     q, k, v = (draw.standard_normal((12, heads, 49, 32)).astype(np.float32) for _ in range(3))
     bias, masked = (draw.standard_normal(shape).astype(np.float32) for shape in ((heads, 49, 49), (12, 1, 49, 49)))
