@@ -132,7 +132,8 @@ def _bytes(function: Callable[..., Any], *arguments: Any) -> float:
 def test_nothing_is_copied() -> None:
     x, w = normal(1024, 512), normal(512, 512)
     apart = _bytes(lambda x, w: (x @ w, x @ w.T, jnp.tanh(x)), x, w)
-    assert _bytes(lambda x, w: jnp.stack([x @ w, x @ w.T, jnp.tanh(x)]), x, w) < 1.02 * apart
+    # weights may come twice, which is a fourth of what a copy of one part would move
+    assert _bytes(lambda x, w: jnp.stack([x @ w, x @ w.T, jnp.tanh(x)]), x, w) < 1.1 * apart
 
 
 @pytest.mark.parametrize("count", [2, 8])
