@@ -18,12 +18,15 @@ PART = {"c64": "f32", "c128": "f64"}
 
 
 def run(module: HloModule, context: PassContext) -> None:
-    if not context.options.fp64_as_fp32:
-        return
+    if context.options.fp64_as_fp32 and demote(module):
+        context.warn("ESPP004", "FP64 is computed in FP32 (--fp64-as-fp32)")
+
+
+def demote(module: HloModule) -> bool:
+    """The same without asking, of modules with calls too; whether there was any FP64."""
     values = [value for computation in module.computations() for value in values_of(computation)]
     if not any(has_dtype(value.type, NARROW) for value in values):
-        return
-    context.warn("ESPP004", "FP64 is computed in FP32 (--fp64-as-fp32)")
+        return False
     for computation in module.computations():
         wanted = computation.root.type
         for op in ops_of(computation.block):
@@ -34,6 +37,7 @@ def run(module: HloModule, context: PassContext) -> None:
         else:
             for arg in computation.block.args:
                 retype(arg, with_dtypes(arg.type, NARROW))
+    return True
 
 
 def _demote(module: HloModule, op: hlo.HloOp) -> None:

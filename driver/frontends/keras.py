@@ -124,11 +124,15 @@ def _declared(model: Any, fixed: Fixed) -> Inputs:
             f"the inputs of {type(model).__name__} {model.name!r} are not known",
             "give load_model the model and arrays of their shapes, or make it a keras.Model(inputs, outputs)",
         )
-    names = [each.name for each in inputs]
+    # by the layers, as a file of the model has them: tensors without a name of their own are numbered by the process
+    names = [each._keras_history.operation.name for each in inputs]
     for name in (*fixed.shapes, *fixed.values):
         if name not in names or name in fixed.values:
             raise UsageError("EARG915", f"{name!r} cannot be set", f"--shape takes {', '.join(names)}")
-    return {each.name: (fixed_dims(each.name, list(each.shape), fixed), str(each.dtype)) for each in inputs}
+    return {
+        name: (fixed_dims(name, list(each.shape), fixed), str(each.dtype))
+        for name, each in zip(names, inputs, strict=True)
+    }
 
 
 def _given(model: Any, arguments: Sequence[Any]) -> Inputs:

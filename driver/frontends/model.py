@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from neuronx_cc.ir.errors import CompileError, Loc, UsageError
 from neuronx_cc.passes.analysis.devices import state_counts
+from neuronx_cc.passes.demote_f64 import demote
 
 if TYPE_CHECKING:
     from neuronx_cc.ir.hlo import HloModule
@@ -64,6 +65,8 @@ class Model:
     """As of ``Fixed``."""
     devices: tuple[int, int] | None = None
     """Replicas and partitions that run the module, where its format cannot say so."""
+    narrow: bool = False
+    """The model has no FP64; what its importer computes in it on the way becomes FP32."""
 
     def load(self) -> "HloModule":
         """The module, its parameters and results called as the framework calls them."""
@@ -75,6 +78,8 @@ class Model:
             module.entry.set_parameter_loc(index, Loc(module.entry.parameter_loc(index).name, name))
         if self.devices is not None:
             state_counts(module, *self.devices)
+        if self.narrow:
+            demote(module)
         if self.importer:
             _forget_lines(module)
         if self.constants:

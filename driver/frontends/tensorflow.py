@@ -7,7 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
+from neuronx_cc import hlo_import
 from neuronx_cc.driver.frontends.model import Fixed, Model, fixed_dims
+from neuronx_cc.ir import hlo
 from neuronx_cc.ir.errors import CompileError, UsageError
 
 SIGNATURE = "serving_default"
@@ -102,6 +104,11 @@ def _lowered(function: Callable[..., Any], specs: Mapping[str, Any], fixed: Fixe
     results = concrete.structured_outputs
     keys = sorted(results) if isinstance(results, Mapping) else range(len(tf.nest.flatten(results)))
     outputs = tuple(key if isinstance(key, str) else f"out{key}" for key in keys)
+    if weights:
+        made_of = hlo_import.load_module(bytes(made)).entry.root.type
+        if isinstance(made_of, hlo.TupleType) and len(made_of.data) > len(outputs):
+            # XLA returns the new values of variables after the results
+            raise _state("a variable is assigned", source)
     return Model("TensorFlow", bytes(made), tuple(names), outputs, source, weights)
 
 

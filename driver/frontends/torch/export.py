@@ -146,7 +146,8 @@ def of_program(program: torch.export.ExportedProgram, source: str, fixed: Fixed)
     made = lower_exported(program, fixed.inline_weights)
     module = made.lowered.module.compiler_ir("hlo").as_serialized_hlo_module_proto()
     weights = {name: to_numpy(value) for name, value in made.weights.items()}
-    return Model("PyTorch", bytes(module), tuple(made.input_names), tuple(made.output_names), source, weights)
+    names = tuple(made.input_names), tuple(made.output_names)
+    return Model("PyTorch", bytes(module), *names, source, weights, narrow=made.lowered.fp64_as_fp32)
 
 
 def lower_exported(program: torch.export.ExportedProgram, inline_weights: bool = True) -> LoweredProgram:

@@ -52,19 +52,20 @@ def refused(code, words, *given, **how):
 
 image = keras.Input((8, 8, 3), name="image")
 x = layers.ReLU()(layers.BatchNormalization()(layers.Conv2D(4, 3, padding="same")(image)))
-scale = keras.Input((4,), name="scale")
+scale = keras.Input((4,))
 mixed = layers.Multiply()([layers.GlobalAveragePooling2D()(x), scale])
 model = keras.Model([image, scale], layers.Dense(5, activation="softmax", name="head")(mixed))
 for weight in model.weights:
     weight.assign(draw.uniform(0.1, 1, weight.shape))
 path = sys.argv[1]
 model.save(path)
-inputs = {"image": draw.standard_normal((2, 8, 8, 3), np.float32), "scale": draw.standard_normal((2, 4), np.float32)}
-want = model([inputs["image"], inputs["scale"]])
-shapes = {"image": (2, 8, 8, 3), "scale": (2, 4)}
+named = scale._keras_history.operation.name  # by its layer, from a file as well
+inputs = {"image": draw.standard_normal((2, 8, 8, 3), np.float32), named: draw.standard_normal((2, 4), np.float32)}
+want = model([inputs["image"], inputs[named]])
+shapes = {"image": (2, 8, 8, 3), named: (2, 4)}
 for given in (path, model):
     loaded = of(given, shapes=shapes)
-    assert loaded.inputs == ("image", "scale"), loaded.inputs
+    assert loaded.inputs == ("image", named), loaded.inputs
     close(loaded, inputs, want, ("head",))
 apart = of(model, shapes=shapes, inline_weights_to_neff=False)
 assert {*apart.weights} == {weight.path for weight in model.weights}, list(apart.weights)

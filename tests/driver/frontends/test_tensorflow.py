@@ -108,6 +108,8 @@ def test_tables_and_state_are_refused_by_name() -> None:
     for name, function in functions.items():
         with pytest.raises(neuronx_cc.CompileError, match=f"EVRF001.*{name}"):
             neuronx_cc.load_model(function)
+    with pytest.raises(neuronx_cc.CompileError, match="a variable is assigned"):
+        neuronx_cc.load_model(functions["AssignAddVariableOp"], inline_weights_to_neff=False)
 
 
 @needs_tensorflow

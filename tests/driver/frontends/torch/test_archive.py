@@ -26,7 +26,9 @@ class Model(torch.nn.Module):
         self.register_buffer("scale", torch.arange(3.0))
 
     def forward(self, x, *, shift):
-        return {"y": [self.dense(x) * self.scale + torch.tensor([1.0, 2, 3]), shift.long().sum()]}
+        shifted = self.dense(x) * self.scale + torch.tensor([1.0, 2, 3])
+        # what JAX computes in FP64 on the way is FP32 in a program that has none
+        return {"y": [shifted * torch.linspace(1, 2, 3), shift.long().sum()]}
 
 
 @pytest.fixture(scope="module")
