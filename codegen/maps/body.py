@@ -83,7 +83,7 @@ class Body:
         builder, reduced = self.context.builder, self.tiles.reduced
         sizes = [starts[dim][1] if dim in starts else size for dim, size in enumerate(self.tiles.sizes)]
         row_dims = [0, *(dim + 1 for dim, folded in enumerate(reduced) if not folded)]
-        scratch, summed = list[Block](), set[hlo.HloOp]()
+        scratch, summed, ops = list[Block](), set[hlo.HloOp](), {*work.ops}
         emitter = self._emitter(scratch)
         within = {*self.fusion.users, *self.fusion.functions}
         made = [op for op in work.ops if not self.kernel.sums_columns(op)]
@@ -122,7 +122,7 @@ class Body:
                 scan_rows.emit(self.context, self.pool, op, out, ins, self.tiles.walk)
             else:
                 total = self.sums.get(op)
-                asked = total in work.ops and sums_as_made(builder.timing, sizes, reduced)
+                asked = total is not None and total in ops and sums_as_made(builder.timing, sizes, reduced)
                 if total is not None and asked:
                     if total.result not in here:
                         here[total.result] = self.destination(blocks.get(total.result), sizes, total.shape.dtype, True)
