@@ -111,8 +111,10 @@ class Block:
         name = f"{context.prefix}{kernel.number}.{kernel.kind}"
         context.builder.program.kernels.append(name)
         context.builder.at(name, kernel.ops[-1].loc)
-        shapes = [op.shape for op in kernel.ops if isinstance(op.result.type, hlo.ArrayType)]
-        if shapes and all(shape.size == 0 for shape in shapes):
+        types = [op.result.type for op in kernel.ops]
+        if not any(isinstance(type_, hlo.ArrayType) and type_.data.size for type_ in types) and any(
+            isinstance(type_, hlo.ArrayType) for type_ in types
+        ):
             for op in kernel.ops:
                 context.homes[op.result] = [context.new_hbm(op.result)]
             return

@@ -445,4 +445,5 @@ def as_stored(value: hlo.SSAValue) -> View | None:
 
 def squeezed(view: View) -> View:
     """Without size-1 dims."""
-    return replace(view, dims=tuple(atoms for atoms in view.dims if prod(a.size for a in atoms) > 1))
+    kept = tuple([atoms for atoms in view.dims if prod([atom.size for atom in atoms]) > 1])
+    return view if len(kept) == len(view.dims) else view.of(kept)

@@ -142,6 +142,8 @@ class Builder:
     _closed_registers: list[int] = field(default_factory=list)
     _debug: dict[Debug, int] = field(default_factory=dict)
     _current_debug: int = 0
+    _marked: tuple[str, Loc] | None = None
+    """Where that was set last."""
     kernel: str = ""
 
     def __post_init__(self) -> None:
@@ -159,6 +161,10 @@ class Builder:
 
     def mark(self, loc: Loc) -> None:
         """Instructions from here on come from the HLO op at ``loc``."""
+        marked = self.kernel, loc
+        if marked == self._marked:
+            return
+        self._marked = marked
         debug = Debug(self.kernel, loc.name, loc.op_name, loc.source_file, loc.source_line)
         if debug not in self._debug:
             self._debug[debug] = len(self.program.debug)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import chain, islice
 from math import prod
 
@@ -80,4 +79,4 @@ def laid_out(context: Context, value: hlo.SSAValue, kernel: Kernel) -> View:
 
 def unsqueezed(view: View, dims: Sequence[int]) -> View:
     pending = iter(view.dims)
-    return replace(view, dims=tuple(() if size == 1 else next(pending) for size in dims))
+    return view.of(tuple([() if size == 1 else next(pending) for size in dims]))

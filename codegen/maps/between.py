@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence, Set
-from dataclasses import replace
 from math import prod
 
 from neuronx_cc.codegen.emission.builder import Block
@@ -108,8 +107,8 @@ def _cut(block: Block, loops: Sequence[tuple[int, int]]) -> Block:
     """A tile of ``block``: (free dim, step) of ``loops``."""
     dims = list(block.dims)
     for dim, step in loops:
-        dims[dim + 1] = replace(dims[dim + 1], size=step)
-    return replace(block, dims=tuple(dims))
+        dims[dim + 1] = Atom(step, dims[dim + 1].stride, dims[dim + 1].partition)
+    return block.of(tuple(dims))
 
 
 def gathered_bytes(timing: Timing, blocks: Sequence[Block], loops: Sequence[tuple[int, int]]) -> int:

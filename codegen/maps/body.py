@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from math import prod
 
@@ -193,8 +193,8 @@ class Body:
         if home is None or home.alloc.space is Space.HBM:
             kept = [1 if fold else size for fold, size in zip(folded, sizes, strict=True)]
             home = (self.pool if home is None else self.stores).tile(kept, dtype, self.tiles.partitions)
-        free = (Atom(size, 0) if fold else atom for fold, size, atom in zip(folded, sizes, home.dims[1:], strict=True))
-        return replace(home, dims=(home.dims[0], *free))
+        free = [Atom(size, 0) if fold else atom for fold, size, atom in zip(folded, sizes, home.dims[1:], strict=True)]
+        return home.of((home.dims[0], *free)) if is_row else home
 
     def _is_array(self, blocks: Blocks, operand: hlo.SSAValue) -> bool:
         """Whether a tile has several values a partition of ``operand``."""

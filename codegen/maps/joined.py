@@ -70,9 +70,14 @@ def candidates(context: Context, first: MapPlan, external: Sequence[hlo.SSAValue
     views = [axes_view(context.views(value)[0], kernel) for value in external]
     dense = [_dense(view) for view in views]
     repeated = [_repeated(view) if is_small(view, kernel) else view for view in dense]
-    for kept, arrays in ((external, views), ([], dense), ([], repeated)):
+    counted, spaces = counted_axes(first), set[tuple[object, ...]]()
+    for kept, arrays in ((external if views != dense else [], views), ([], dense), ([], repeated)):
         for last in (0, 1):
-            joined = _joined(kernel, arrays, counted_axes(first), last)
+            joined = _joined(kernel, arrays, counted, last)
+            space = joined.shape, joined.joined, bool(kept)
+            if space in spaces:
+                continue
+            spaces.add(space)
             plan = MapPlan(joined, {value: _counted(joined, value) for value in first.iotas})
             for partitions in (
                 choose_partitions(context, plan, kept, stored),

@@ -8,7 +8,7 @@ from abc import ABCMeta
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Self
 
-from xdsl.ir import Attribute, Block, OpResult, Region, SSAValue
+from xdsl.ir import Attribute, Block, OpResult, Region, SSAValue, SSAValues
 from xdsl.irdl import (
     BeforeVariadicSingleAccessor,
     IRDLOperation,
@@ -45,6 +45,8 @@ _SPELLINGS: dict[str, str] = {}
 
 # Values are hashed by identity; xDSL says so in Python, C says the same in a third of the time.
 SSAValue.__hash__ = object.__hash__  # type: ignore[method-assign]
+# So are operands and results indexed; a slice of them is a plain tuple then, which nothing minds.
+SSAValues.__getitem__ = tuple.__getitem__  # type: ignore[method-assign, assignment]
 
 
 class _OpClass(ABCMeta):
