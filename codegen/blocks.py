@@ -93,7 +93,7 @@ class Block:
         before, after = hlo.shape_of(old), hlo.shape_of(result)
         if (before.dtype, before.size) != (after.dtype, after.size) or squeeze(after.dims) != kernel.shape:
             return False
-        reads = [operand for op in kernel.ops for operand in op.operands if base(operand) is old]
+        reads = [operand for op in kernel.ops for operand in op.sources if base(operand) is old]
         return all(
             same_order(operand, old) and squeeze(hlo.shape_of(operand).dims) == kernel.shape for operand in reads
         )

@@ -114,9 +114,7 @@ class Context:
 
     def cast_on_load(self, computation: hlo.ComputationOp, epilogues: Set[hlo.Operation] = frozenset()) -> None:
         """Note the casts that kernels of contractions, which have ``epilogues``, do as they load tiles."""
-        self.load_casts |= {
-            op.results[0]: op.operands[0] for op in computation.block.ops if is_load_cast(op, epilogues)
-        }
+        self.load_casts |= {op.results[0]: op.sources[0] for op in computation.block.ops if is_load_cast(op, epilogues)}
 
     def device_numbers(self) -> View:
         """u32[2]: the replica's and the partition's number, which the runtime writes."""
@@ -230,7 +228,7 @@ class Context:
             self.homes[value] = [self._constant_home(value.op)]
             return self.homes[value]
         if isinstance(value, hlo.OpResult) and is_view(value.op):
-            derived = (apply_view(value.op, view) for view in self._derived(value.op.operands[0]))
+            derived = (apply_view(value.op, view) for view in self._derived(value.op.sources[0]))
             return [view for view in derived if view is not None]
         raise AssertionError(f"value of {value.owner} has no home")
 
@@ -265,7 +263,7 @@ class Context:
                 return view
         # views of nothing need not apply: it has a home of its own, where nothing is copied
         if isinstance(value, hlo.OpResult) and is_view(value.op) and hlo.shape_of(value).size:
-            operand = value.op.operands[0]
+            operand = value.op.sources[0]
             derived = apply_view(value.op, self.hbm(operand)) or apply_view(value.op, self.dense(operand))
             assert derived is not None, "every view applies to a dense array"
             return derived
@@ -430,7 +428,7 @@ def seen_by(value: hlo.SSAValue, view: View) -> View | None:
     chain = []
     while isinstance(value, hlo.OpResult) and is_view(value.op):
         chain.append(value.op)
-        value = value.op.operands[0]
+        value = value.op.sources[0]
     found: View | None = view
     for op in reversed(chain):
         found = apply_view(op, found) if found is not None else None

@@ -28,7 +28,7 @@ def run(module: HloModule, context: PassContext) -> None:
 
 def key_of(op: hlo.HloOp) -> Hashable:
     """Equal for ops that compute the same of the same operands."""
-    operands: Hashable = tuple(map(id, op.operands))
-    if isinstance(op, hlo.CombinerOp) and not isinstance(op, hlo.ExtremeOp) and id(op.operands[0]) > id(op.operands[1]):
-        operands = (id(op.operands[1]), id(op.operands[0]))
+    operands: Hashable = tuple(map(id, op.sources))
+    if isinstance(op, hlo.CombinerOp) and not isinstance(op, hlo.ExtremeOp) and id(op.sources[0]) > id(op.sources[1]):
+        operands = (id(op.sources[1]), id(op.sources[0]))
     return type(op), operands, op.results[0].type, frozenset(op.properties.items())

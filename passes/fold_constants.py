@@ -37,9 +37,9 @@ def fold(module: HloModule, limit: int | None) -> None:
     apply = evaluator(module).apply
     for computation in module.computations():
         for op in ops_of(computation.block):
-            if isinstance(op, hlo.OpaqueOp | hlo.BroadcastOp) or not op.operands:
+            if isinstance(op, hlo.OpaqueOp | hlo.BroadcastOp) or not op.sources:
                 continue
-            sources = [defining_op(operand) for operand in op.operands]
+            sources = [defining_op(operand) for operand in op.sources]
             if not all(type(source) in SYMBOLIC for source in sources):
                 continue
             if op.results[0].first_use is None or not isinstance(op.results[0].type, hlo.ArrayType):

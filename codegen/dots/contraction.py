@@ -41,7 +41,7 @@ class Contraction:
 
     def sizes(self, index: int) -> tuple[tuple[int, ...], ...]:
         """Sizes of the batch, free and contracted dims of an operand."""
-        dims = hlo.shape_of(self.op.operands[index]).dims
+        dims = hlo.shape_of(self.op.sources[index]).dims
         return tuple(tuple(dims[axis] for axis in group) for group in order_of(self.op, index))
 
     def classes(self, view: View, index: int) -> tuple[View, View, View]:

@@ -274,7 +274,7 @@ def pe_dtype(op: hlo.DotOp, index: int = 0, stored: str = "") -> str:
     """Type of operand ``index`` on TensorE: 16- and 8-bit floats as they are (if both are), 8-bit integers in BF16,
     everything else FP32. Floats that are ``stored`` in fewer bits, and cast without loss, come as they are stored.
     """
-    kinds = [turnable(hlo.shape_of(operand).dtype) for operand in op.operands]
+    kinds = [turnable(hlo.shape_of(operand).dtype) for operand in op.sources]
     if any(kind not in PE_DTYPES or kind == "f32" for kind in kinds):
         return "f32"
     if stored in DECODED:
@@ -286,7 +286,7 @@ def pe_dtype(op: hlo.DotOp, index: int = 0, stored: str = "") -> str:
 def rounding_of(op: hlo.DotOp | hlo.ConvolutionOp) -> tuple[str, ...]:
     """The flag of its products: ``tf32`` where TensorE rounds FP32 operands to that."""
     algorithm = op.algorithm.data if op.algorithm is not None else ""
-    f32 = any(hlo.shape_of(operand).dtype == "f32" for operand in op.operands)
+    f32 = any(hlo.shape_of(operand).dtype == "f32" for operand in op.sources)
     return ("tf32",) if f32 and "tf32" in algorithm else ()
 
 
@@ -294,7 +294,7 @@ def order_of(op: hlo.DotOp, index: int) -> tuple[list[int], list[int], list[int]
     """Batch, free and contracted dims of operand ``index``."""
     dims = op.dims.data
     batch, contracted = (dims.lhs_batch, dims.lhs_contracting) if index == 0 else (dims.rhs_batch, dims.rhs_contracting)
-    rank = hlo.shape_of(op.operands[index]).rank
+    rank = hlo.shape_of(op.sources[index]).rank
     return list(batch), [axis for axis in range(rank) if axis not in (*batch, *contracted)], list(contracted)
 
 

@@ -50,7 +50,7 @@ class Chain:
     def of(cls, context: Context, start: hlo.SSAValue, ops: Sequence[hlo.HloOp]) -> Chain | None:
         """None without ops."""
         made = {start, *(op.results[0] for op in ops)}
-        read = dict.fromkeys(operand for op in ops for operand in op.operands if operand not in made)
+        read = dict.fromkeys(operand for op in ops for operand in op.sources if operand not in made)
         arrays = tuple(operand for operand in read if context.splat(operand) is None)
         return cls(context, start, tuple(ops), arrays) if ops else None
 

@@ -105,7 +105,7 @@ class _Growth:
         if not self._fits(op):
             return None
         found: list[hlo.HloOp] = []
-        for operand in op.operands:
+        for operand in op.sources:
             owner = operand.owner
             if operand is self.op.result or owner in self.inside or owner in found:
                 continue
@@ -123,7 +123,7 @@ class _Growth:
             if isinstance(op, hlo.ConvertOp) and is_stored(op.operand):
                 break  # loading it casts
             assert isinstance(op, hlo.HloOp)
-            arrays = [each for each in op.operands if self.context.splat(each) is None]
+            arrays = [each for each in op.sources if self.context.splat(each) is None]
             if len(arrays) != 1 or len(made) == MOST:
                 return None
             made.insert(0, op)
@@ -138,7 +138,7 @@ class _Growth:
             return False
         if not computes_elementwise(op) or op.opcode not in TAKEN:
             return False
-        shapes = [hlo.shape_of(value) for value in (*op.operands, op.results[0])]
+        shapes = [hlo.shape_of(value) for value in (*op.sources, op.results[0])]
         kinds = FLOATS | {"pred"} if op.opcode in ("compare", "not", "select") else FLOATS
         return shapes[-1].dims == self.op.shape.dims and all(shape.dtype in kinds for shape in shapes)
 

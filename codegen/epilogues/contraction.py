@@ -56,14 +56,14 @@ class Contraction:
         sizes, flags = timing.sizes, rounding_of(self.op)
         product = timing.product(min(self.rows, sizes.columns), self.wide(timing), self.dtype, flags=flags)
         work = product.times(self.tiles(timing) * max(1, -(-self.terms // sizes.rows)))
-        for operand in self.op.operands:
+        for operand in self.op.sources:
             nbytes = max(1, hlo.shape_of(operand).size * itemsize(self.dtype))
             work += timing.transfer(nbytes, timing.long_run)
         return work
 
 
 def _of_dot(op: hlo.DotOp) -> Contraction:
-    lhs, rhs = ([hlo.shape_of(op.operands[at]).dims[axis] for axis in order_of(op, at)[1]] for at in (0, 1))
+    lhs, rhs = ([hlo.shape_of(op.sources[at]).dims[axis] for axis in order_of(op, at)[1]] for at in (0, 1))
     terms = prod(hlo.shape_of(op.lhs).dims[axis] for axis in order_of(op, 0)[2])
     rank = op.shape.rank
     along = tuple(range(rank - len(rhs), rank))

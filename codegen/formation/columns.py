@@ -34,9 +34,9 @@ MOST_SECTIONS = 16
 def folded_by(context: Context, op: hlo.ReduceOp, sections: int = MOST_SECTIONS) -> int:
     """How many leading dims ``op`` adds up, if that may be done tile by tile, in so many ``sections``; else 0."""
     count = prefix_reduction(op)
-    if not count or context.combiners.get(op.to_apply.data[0]) != "add" or context.splat(op.operands[1]) != 0:
+    if not count or context.combiners.get(op.to_apply.data[0]) != "add" or context.splat(op.sources[1]) != 0:
         return 0
-    source = hlo.shape_of(op.operands[0])
+    source = hlo.shape_of(op.sources[0])
     adds = source.dtype in PRODUCTS and op.shape.dtype in PRODUCTS and source.size >= LEAST_SUMMED
     fills = source.size // op.shape.size >= context.sizes.partitions
     fits = op.shape.size <= sections * most_columns(context.sizes, 1)
@@ -64,7 +64,7 @@ def takes(context: Context, kernel: Kernel, op: hlo.ReduceOp, count: int, dims: 
 
 def _folds_rows(op: hlo.ReduceOp, dims: tuple[int, ...]) -> bool:
     """Whether rows of what comes of the same as ``op`` are folded, for which a kernel needs all columns at once."""
-    made = list(op.operands[:1])
+    made = list(op.sources[:1])
     for value in made:  # grows
         if isinstance(value, hlo.OpResult) and computes_elementwise(value.op):
             made += [x for x in value.op.operands if squeeze(hlo.shape_of(x).dims) == dims and x not in made]

@@ -147,7 +147,7 @@ class _Formation:
         dims, axis = squeeze(op.shape.dims), len(squeeze(op.shape.dims[: scan.axis]))
         alike = kernel is not None and kernel.is_map and kernel.shape == dims and _one_scanned(kernel, axis)
         alike = alike and kernel is not None and not kernel.folded
-        if kernel is not None and alike and self._may_join(op, kernel, op.operands):
+        if kernel is not None and alike and self._may_join(op, kernel, op.sources):
             self._absorb(op, kernel)
             self._join(op, kernel)
         else:
@@ -162,7 +162,7 @@ class _Formation:
             and kernel.is_map
             and dims in (kernel.shape, kernel.rows)
             and (dims == kernel.shape or not self._ends_in_rows(op, kernel))
-            and self._may_join(op, kernel, op.operands)
+            and self._may_join(op, kernel, op.sources)
         )
         return kernel if joins else self._sibling(op, dims, kernel)
 
@@ -170,7 +170,7 @@ class _Formation:
         """Whether ``op`` reads other arrays of one value for each of the few rows of ``kernel``, and only such arrays
         come of it, as where running means are brought up to date: tiles of whole rows wait for none of that.
         """
-        given = (base(operand) for operand in op.operands)
+        given = (base(operand) for operand in op.sources)
         others = [x for x in given if self.member.get(x) is not kernel and hlo.shape_of(x).size > 1]
         if not others or prod(kernel.rows) >= recompute.STREAMED_ELEMENTS:
             return False
@@ -193,21 +193,21 @@ class _Formation:
     def _folds(self, op: hlo.ReduceOp) -> int:
         """How many trailing dims a map kernel folds for ``op``; 0 when that is not for a map kernel."""
         count = suffix_reduction(op)
-        dims = squeeze(hlo.shape_of(op.operands[0]).dims)
+        dims = squeeze(hlo.shape_of(op.sources[0]).dims)
         row = prod(dims[len(dims) - count :])
         fits = count and row and op.to_apply.data[0] in self.context.combiners
         return count if fits and (prod(dims) // row >= 32 or row <= 2048) else 0
 
     def _reduce(self, op: hlo.ReduceOp, count: int, kernel: Kernel | None) -> None:
-        dims = squeeze(hlo.shape_of(op.operands[0]).dims)
+        dims = squeeze(hlo.shape_of(op.sources[0]).dims)
         joins = (
             kernel is not None
             and kernel.is_map
             and kernel.shape == dims
             and kernel.reduced in (0, count)
             and columns.takes_rows(self.context, kernel)
-            and trace(op.operands[0], kernel, self.member) is not None
-            and self._may_join(op, kernel, op.operands[1:])
+            and trace(op.sources[0], kernel, self.member) is not None
+            and self._may_join(op, kernel, op.sources[1:])
         )
         if joins and kernel is not None:
             kernel.reduced = count
@@ -217,7 +217,7 @@ class _Formation:
 
     def _sum_columns(self, op: hlo.ReduceOp, count: int, producer: Kernel | None) -> None:
         """Add ``op`` to the kernel that makes, or streams, what it adds up over ``count`` leading dims."""
-        operand = op.operands[0]
+        operand = op.sources[0]
         dims = squeeze(hlo.shape_of(operand).dims)
         kernel = producer
         source = None if kernel is None else trace(operand, kernel, self.member)
@@ -250,7 +250,7 @@ class _Formation:
 
     def _note_reads(self, op: hlo.HloOp, kernel: Kernel) -> None:
         if kernel.is_map and prod(kernel.shape) >= recompute.STREAMED_ELEMENTS:
-            for operand in op.operands:
+            for operand in op.sources:
                 self.readers.setdefault(base(operand), []).append(kernel)
 
     def _newest(self, *ops: hlo.HloOp) -> Kernel | None:
@@ -265,17 +265,17 @@ class _Formation:
     def _sibling(self, op: hlo.HloOp, dims: tuple[int, ...], producer: Kernel | None) -> Kernel | None:
         """A kernel after all of ``op``'s producers that streams one of its operands already."""
         least = producer.number if producer is not None else -len(self.kernels) - 1
-        for operand in op.operands:
+        for operand in op.sources:
             for kernel in reversed(self.readers.get(base(operand), [])):
                 fits = kernel.number > least and kernel.shape == dims and len(kernel.ops) < MAX_SHARED_OPS
-                if fits and self._may_join(op, kernel, op.operands):
+                if fits and self._may_join(op, kernel, op.sources):
                     return kernel
         return None
 
     def _absorb(self, op: hlo.HloOp, kernel: Kernel) -> None:
         """Move the kernels of ``op``'s other operands into ``kernel`` where nothing else reads them yet."""
         member = self.member
-        for operand in op.operands:
+        for operand in op.sources:
             other = member.get(base(operand))
             if other is None or other is kernel or not other.is_map or other.reduced or other.folded:
                 continue

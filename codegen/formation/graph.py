@@ -104,7 +104,7 @@ def is_view(op: hlo.Operation) -> TypeGuard[hlo.HloOp]:
 
 def _keeps_bytes(op: hlo.HloOp) -> bool:
     """Whether the bytes of the operand, read as another type, are the result."""
-    source, target = hlo.shape_of(op.operands[0]), op.shape
+    source, target = hlo.shape_of(op.sources[0]), op.shape
     if op.opcode == "bitcast-convert":
         return target.dims == source.dims and hlo.itemsize(target.dtype) == hlo.itemsize(source.dtype)
     return bits(source.dtype) < 8 or bits(target.dtype) < 8  # passes.widen_small_types
@@ -122,8 +122,8 @@ def elements(value: hlo.SSAValue) -> dict[int, list[hlo.SSAValue]]:
 def operands_of(op: hlo.HloOp) -> list[hlo.SSAValue]:
     """Operands, with those of ``tuple`` ops in place of the tuples."""
     found: list[hlo.SSAValue] = []
-    for operand in op.operands:
-        found += operand.owner.operands if isinstance(operand.owner, hlo.TupleOp) else [operand]
+    for operand in op.sources:
+        found += operand.owner.sources if isinstance(operand.owner, hlo.TupleOp) else [operand]
     return found
 
 
@@ -162,13 +162,13 @@ def _converts(use: Any) -> bool:
 
 def _is_folded(op: hlo.Operation, operand: int) -> bool:
     """Whether ``operand`` is the array of a reduction that no map takes."""
-    return isinstance(op, hlo.ReduceOp) and len(op.operands) == 2 and operand == 0 and not suffix_reduction(op)
+    return isinstance(op, hlo.ReduceOp) and len(op.sources) == 2 and operand == 0 and not suffix_reduction(op)
 
 
 def base(value: hlo.SSAValue) -> hlo.SSAValue:
     """The value whose storage ``value`` is a view of."""
     while isinstance(value, hlo.OpResult) and is_view(value.op):
-        value = value.op.operands[0]
+        value = value.op.sources[0]
     return value
 
 
@@ -184,7 +184,7 @@ def same_order(value: hlo.SSAValue, source: hlo.SSAValue) -> bool:
             return False
         if value.op.opcode not in ("reshape", "copy", "opt-barrier", "bitcast"):
             return False
-        value = value.op.operands[0]
+        value = value.op.sources[0]
     return True
 
 
@@ -200,7 +200,7 @@ def trace(value: hlo.SSAValue, kernel: Kernel, member: dict[hlo.SSAValue, Kernel
             return None
         op = source.op
         outer = squeeze(op.shape.dims)
-        source = op.operands[0]
+        source = op.sources[0]
         inner = squeeze(hlo.shape_of(source).dims)
         if isinstance(op, hlo.BroadcastOp):
             kept = [axis for axis, size in enumerate(op.shape.dims) if size != 1]
@@ -215,9 +215,9 @@ def trace(value: hlo.SSAValue, kernel: Kernel, member: dict[hlo.SSAValue, Kernel
 
 def suffix_reduction(op: hlo.ReduceOp) -> int:
     """How many trailing non-1 dims a single-operand reduction folds; 0 when it is of another form."""
-    if len(op.operands) != 2:
+    if len(op.sources) != 2:
         return 0
-    dims = hlo.shape_of(op.operands[0]).dims
+    dims = hlo.shape_of(op.sources[0]).dims
     kept = [axis for axis, size in enumerate(dims) if size != 1]
     folded = [kept.index(axis) for axis in op.dimensions.data if axis in kept]
     count = len(folded)
@@ -228,9 +228,9 @@ def suffix_reduction(op: hlo.ReduceOp) -> int:
 
 def prefix_reduction(op: hlo.ReduceOp) -> int:
     """How many leading non-1 dims a single-operand reduction folds, maybe all; 0 when it is of another form."""
-    if len(op.operands) != 2:
+    if len(op.sources) != 2:
         return 0
-    dims = hlo.shape_of(op.operands[0]).dims
+    dims = hlo.shape_of(op.sources[0]).dims
     kept = [axis for axis, size in enumerate(dims) if size != 1]
     folded = sorted(kept.index(axis) for axis in op.dimensions.data if axis in kept)
     return len(folded) if folded == list(range(len(folded))) else 0

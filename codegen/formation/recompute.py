@@ -56,7 +56,7 @@ def spread(
     found: set[hlo.Operation] = set(chains)
     for op in reversed(chains):
         for user in list(dict.fromkeys(users(op.result)))[1:]:
-            copy = copy_op(op, op.operands)
+            copy = copy_op(op, op.sources)
             computation.block.insert_op_before(copy, user)
             user.operands = [copy.results[0] if operand is op.result else operand for operand in user.operands]
             found.add(copy)
@@ -72,7 +72,7 @@ def _chain(op: hlo.HloOp, chains: dict[hlo.HloOp, int], sums_columns: Sums) -> i
         or not all(_takes(u, shape, sums_columns) for u in users(op.result))
     ):
         return 0
-    large = {operand for operand in op.operands if not _is_small(operand, shape.size)}
+    large = {operand for operand in op.sources if not _is_small(operand, shape.size)}
     if len(large) != 1:
         return 0
     operand = large.pop()

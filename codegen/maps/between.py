@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence, Set
+from functools import lru_cache
 from math import prod
 
 from neuronx_cc.codegen.emission.builder import Block
@@ -46,14 +47,20 @@ def gathered(timing: Timing, block: Block) -> Extent | None:
     minor, size = block.dims[-1], itemsize(block.dtype)
     if len(block.dims) > 1 and minor.stride == size and is_long(timing, minor.size * size):
         return None
-    elements = elements_of(block)
+    return _gathered(timing, block.dims, size)
+
+
+@lru_cache(maxsize=4096)
+def _gathered(timing: Timing, dims: tuple[Atom, ...], size: int) -> Extent | None:
+    free = dims[1:]
+    elements = prod([atom.size for atom in free if atom.stride])
     if elements < LEAST_STEPS:
         return None
-    run = run_of([block.dims[dim] for dim in block.varying], size)
-    extent = as_loaded(timing, *_dims(block), size)
-    if extent.nbytes > MOST_BETWEEN * elements * size or len(_steps_of(block, extent)) > MAX_FREE_DIMS:
+    run = run_of([atom for atom in free if atom.stride and atom.size > 1], size)
+    extent = as_loaded(timing, [Dim(atom.size, 0, atom.stride) for atom in free], [atom.size for atom in free], size)
+    if extent.nbytes > MOST_BETWEEN * elements * size or len(_steps_of(free, extent)) > MAX_FREE_DIMS:
         return None
-    partitions = block.dims[0].size
+    partitions = dims[0].size
     alone, together = (
         direct_ns(timing, partitions * nbytes, length)
         for nbytes, length in ((elements * size, run), (extent.nbytes, extent.run))
@@ -61,14 +68,10 @@ def gathered(timing: Timing, block: Block) -> Extent | None:
     return extent if together * GAIN < alone or (run == size and together < alone) else None
 
 
-def _dims(block: Block) -> tuple[list[Dim], list[int]]:
-    return [Dim(atom.size, 0, atom.stride) for atom in block.dims[1:]], [atom.size for atom in block.dims[1:]]
-
-
-def _steps_of(block: Block, extent: Extent) -> list[Atom]:
+def _steps_of(free: Sequence[Atom], extent: Extent) -> list[Atom]:
     """The free dims of the tile, merged where one step goes on in the next: reductions take no more than four."""
     merged: list[Atom] = []
-    for dim, atom in enumerate(block.dims[1:]):
+    for dim, atom in enumerate(free):
         step = extent.strides.get(dim, 0) if atom.stride > 0 else -extent.strides.get(dim, 0)
         if merged and merged[-1].stride == step * atom.size:
             merged[-1] = Atom(merged[-1].size * atom.size, step)

@@ -47,11 +47,11 @@ def rotation(op: hlo.HloOp, splat: Callable[[hlo.SSAValue], float | None]) -> tu
     """The two shifts of one value whose union ``op`` is, when together they turn it round; the left one first."""
     if op.opcode not in ("or", "xor", "add") or op.shape.dtype not in ("s32", "u32"):
         return None
-    shifts = {user.opcode: user for user in (operand.owner for operand in op.operands) if isinstance(user, hlo.HloOp)}
+    shifts = {user.opcode: user for user in (operand.owner for operand in op.sources) if isinstance(user, hlo.HloOp)}
     left, right = shifts.get("shift-left"), shifts.get("shift-right-logical")
     if left is None or right is None or left.operands[0] is not right.operands[0]:
         return None
-    counts = [splat(shift.operands[1]) for shift in (left, right)]
+    counts = [splat(shift.sources[1]) for shift in (left, right)]
     if None in counts or sum(count for count in counts if count is not None) != 32 or 0 in counts:
         return None
     return left, right

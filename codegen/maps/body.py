@@ -145,7 +145,7 @@ class Body:
             if not self.kernel.sums_columns(op):
                 continue
             self.context.builder.mark(op.loc)
-            source = self.operands.read(op.operands[0], work.here)
+            source = self.operands.read(op.sources[0], work.here)
             assert isinstance(source, Block), "sums of constants are constants"
             assert self.columns is not None, "a kernel with column sums has them"
             self.columns.add(op, source)
@@ -211,8 +211,8 @@ class Body:
         assert isinstance(source, Block), "deferred ops have one user, an elementwise op"
         kept = [0, *(dim + 1 for dim, reduced in enumerate(self.tiles.reduced) if not reduced)]
         folded = [dim + 1 for dim, reduced in enumerate(self.tiles.reduced) if reduced]
-        made = self.operands.sources[op.operands[0]]
-        own = blocks.get(op.operands[0] if made is None else made) is None
+        made = self.operands.sources[op.sources[0]]
+        own = blocks.get(op.sources[0] if made is None else made) is None
         reduce_rows(emitter, self.context.combiners[op.to_apply.data[0]], out, source.select([*kept, *folded]), own)
 
     def fold_parts(self, op: hlo.ReduceOp, parts: Block, home: Block | None, here: Blocks) -> Block:
@@ -224,7 +224,7 @@ class Body:
         ones = [Atom(1, 0)] * (len(row_dims) - 1)
         source = parts.of((parts.dims[0], *ones, parts.dims[1]))
         reduce_rows(emitter, self.context.combiners[op.to_apply.data[0]], out, source)
-        self.begin(emitter, op, out, rows_of(self.operands.read(op.operands[1], here), row_dims))
+        self.begin(emitter, op, out, rows_of(self.operands.read(op.sources[1], here), row_dims))
         self.store(home, out, row_dims, True)
         for tile in scratch:
             self.pool.give_back(tile)

@@ -118,7 +118,7 @@ class ColumnSums:
         builder = self.context.builder
         self._columns = columns_of(tiles, self.kernel.folded, builder.sizes.bank_columns)
         for op in sums_in(self.kernel):
-            source = op.operands[0]
+            source = op.sources[0]
             values = [source, *(source.owner.operands if isinstance(source.owner, hlo.ConvertOp) else ())]
             for dtype in [hlo.shape_of(value).dtype for value in values]:  # casts are done as they are read
                 if dtype in PRODUCTS and dtype not in self._ones:

@@ -287,7 +287,7 @@ def part(block: Block, opcode: str, dtype: str) -> Block:
 def emit(e: Emitter, op: hlo.HloOp, out: Block, readable: Sequence[Readable]) -> None:
     """Emit ``op`` from ``ins`` (blocks of out's sizes, or splats) into ``out``. Raises EVRF001 without a rule."""
     opcode = op.opcode
-    dtype = hlo.shape_of(op.operands[0]).dtype
+    dtype = hlo.shape_of(op.sources[0]).dtype
     is_float = dtype in FLOATS
     ins = [operand for operand in readable if not isinstance(operand, Deferred)]
     if len(ins) < len(readable):

@@ -57,7 +57,7 @@ def function_of(
         return None
     inside = {root}
     while len(inside) < MOST:
-        starts = {each for op in inside for each in op.operands if splat(each) is None and each.owner not in inside}
+        starts = {each for op in inside for each in op.sources if splat(each) is None and each.owner not in inside}
         if len(starts) == 1 and any(op.opcode in CURVED for op in inside):
             (start,) = starts
             name = _name(_steps(sorted(inside, key=order.__getitem__), start, splat), _precision(inside, start))
@@ -79,7 +79,7 @@ def function_of(
 
 
 def _fits(op: hlo.HloOp, root: hlo.HloOp) -> bool:
-    shapes = [hlo.shape_of(value) for value in (*op.operands, op.results[0])] if op.opcode in EVALUATED else []
+    shapes = [hlo.shape_of(value) for value in (*op.sources, op.results[0])] if op.opcode in EVALUATED else []
     return bool(shapes) and all(shape.dtype in EPSILON and shape.dims == root.shape.dims for shape in shapes)
 
 
@@ -97,7 +97,7 @@ def _steps(
         constant = splat(value)
         return number[value] if constant is None else float(constant)
 
-    return tuple((op.opcode, tuple(operand(value) for value in op.operands)) for op in ops)
+    return tuple((op.opcode, tuple(operand(value) for value in op.sources)) for op in ops)
 
 
 @cache

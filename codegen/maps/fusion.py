@@ -12,7 +12,7 @@ from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.formation.graph import Kernel, trace
 from neuronx_cc.codegen.maps.bits import rotation
 from neuronx_cc.codegen.maps.elementwise import ACTIVATION, ARITHMETIC, IN_FP32, ROUNDED
-from neuronx_cc.codegen.maps.functions import Function, function_of
+from neuronx_cc.codegen.maps.functions import CURVED, Function, function_of
 from neuronx_cc.codegen.maps.lifetimes import Member
 from neuronx_cc.codegen.maps.row_reduction import sums_of
 from neuronx_cc.ir import hlo
@@ -61,12 +61,13 @@ class Fusion:
 
     def _take_patterns(self) -> None:
         order = {op: index for index, op in enumerate(self._kernel.ops)}
+        curved = any(op.opcode in CURVED for op in order)
         for op in order:
             rotated = rotation(op, self._context.splat) or ()
             if all(map(self._is_part, rotated)):
                 self.users.update(dict.fromkeys(rotated, op))
             found = _softplus(op, self._context.splat)
-            if found is None or not all(map(self._is_part, found.parts)):
+            if curved and (found is None or not all(map(self._is_part, found.parts))):
                 found = function_of(op, order, self._stored.__contains__, self._context.splat)
             if found is not None and op not in self.users:
                 self.functions[op] = found.name, found.start
@@ -75,15 +76,15 @@ class Fusion:
     def _take_operands(self, is_scale: Callable[[hlo.SSAValue], bool]) -> None:
         for op in self._kernel.ops:
             user = self._only_user(op)
-            if user is None or len(op.operands) != 2 or op in self.users:
+            if user is None or len(op.sources) != 2 or op in self.users:
                 continue
-            arrays = [operand for operand in op.operands if self._context.splat(operand) is None]
+            arrays = [operand for operand in op.sources if self._context.splat(operand) is None]
             taken = user in self.users or user in self.users.values()
             sources = [trace(array, self._kernel, self._member) for array in arrays]
             if taken or any(isinstance(source, hlo.OpResult) and source.op in self.users for source in sources):
                 continue
             if len(arrays) == 2 and _takes_scale(op, user):
-                places = [place for place in (0, 1) if is_scale(op.operands[place])]
+                places = [place for place in (0, 1) if is_scale(op.sources[place])]
                 if places:
                     self.users[op], self.scales[op] = user, places[0]
                 continue
@@ -102,7 +103,7 @@ class Fusion:
         summed = sums_of(self._context, self._kernel, self._member)
         position = {op: index for index, op in enumerate(self._kernel.ops)}
         for op in self._kernel.ops:
-            types = (op.shape.dtype, hlo.shape_of(op.operands[0]).dtype) if isinstance(op, hlo.ConvertOp) else ()
+            types = (op.shape.dtype, hlo.shape_of(op.sources[0]).dtype) if isinstance(op, hlo.ConvertOp) else ()
             if types not in (("f32", "bf16"), ("f32", "f16")) or op in summed or op in self or op in self.casts:
                 continue
             readers = [use.operation for use in op.results[0].uses]
@@ -111,12 +112,12 @@ class Fusion:
                 for user in readers
             )
             here = all(user in position for user in readers) and op.results[0] not in self._stored
-            if reads and here and readers and self._is_loaded(op.operands[0]):
+            if reads and here and readers and self._is_loaded(op.sources[0]):
                 self.widened[op] = max(readers, key=position.__getitem__)
 
     def _narrowed_by(self, op: hlo.HloOp) -> hlo.HloOp | None:
         """What ``op`` casts, if an instruction makes it that can write the narrower type itself."""
-        made = op.operands[0].owner if op.opcode == "convert" and op.shape.dtype in ("bf16", "f16") else None
+        made = op.sources[0].owner if op.opcode == "convert" and op.shape.dtype in ("bf16", "f16") else None
         if not isinstance(made, hlo.HloOp) or made.opcode not in ROUNDED or made.shape.dtype != "f32":
             return None
         return made if self._is_part(made) else None
@@ -140,7 +141,7 @@ class Fusion:
 
 def _takes_scale(op: hlo.HloOp, user: hlo.HloOp) -> bool:
     """Whether ``op`` is a product that Scalar computes on the way into the activation ``user``."""
-    dtypes = {hlo.shape_of(value).dtype for value in (*op.operands, op.results[0])}
+    dtypes = {hlo.shape_of(value).dtype for value in (*op.sources, op.results[0])}
     return op.opcode == "multiply" and user.opcode in ACTIVATION and dtypes == {"f32"}
 
 
@@ -157,7 +158,7 @@ def _softplus(op: hlo.HloOp, splat: Callable[[hlo.SSAValue], float | None]) -> F
     """``op = max(x, 0) + log1p(exp(-abs(x)))`` as an activation; None if it is another op."""
     if op.opcode != "add" or op.shape.dtype != "f32":
         return None
-    terms = {term.opcode: term for term in (operand.owner for operand in op.operands) if isinstance(term, hlo.HloOp)}
+    terms = {term.opcode: term for term in (operand.owner for operand in op.sources) if isinstance(term, hlo.HloOp)}
     if terms.keys() != {"maximum", "log-plus-one"}:
         return None
     largest, logarithm = terms["maximum"], terms["log-plus-one"]
@@ -168,5 +169,5 @@ def _softplus(op: hlo.HloOp, splat: Callable[[hlo.SSAValue], float | None]) -> F
             return None
         chain.append(part)
     start = chain[-1].operands[0]
-    values = [operand for operand in largest.operands if splat(operand) != 0]
+    values = [operand for operand in largest.sources if splat(operand) != 0]
     return Function("softplus", start, (largest, *chain)) if values == [start] else None

@@ -50,8 +50,10 @@ def choose_plan(context: Context, kernel: Kernel, member: Member, step: int) -> 
     stored = only_stored(context, results, step)
     first.partitions = choose_partitions(context, first, external, stored)
     others = list(candidates(context, first, external, stored))
+    counts = _counts(context, kernel) if others else (0, 0)
     problems = [
-        problem_of(context, plan, first, external, results, step) for plan in ([first, *others] if others else [])
+        problem_of(context, plan, first, external, results, step, counts)
+        for plan in ([first, *others] if others else [])
     ]
     times = [estimate(problem, context.timing) for problem in problems]
     best = first
@@ -201,8 +203,9 @@ def problem_of(
     external: Sequence[hlo.SSAValue],
     results: Sequence[hlo.SSAValue],
     step: int,
+    counts: tuple[int, int],
 ) -> Problem:
-    """The work of ``plan``; what does not stay on chip with the plan ``first`` either moves in any case."""
+    """The work of ``plan``, whose ops ``counts`` counts; what does not stay on chip with ``first`` moves anyway."""
     kernel, partitions = plan.kernel, plan.partitions
     assert partitions is not None, "a candidate has partitions"
     loaded, stored, moves, stay, again = [], [], [], False, None
@@ -229,12 +232,16 @@ def problem_of(
         if not _stays(context, plan, value, step):
             moves.append(array)
     moves += [again] if again is not None else []  # small ones move side by side
-    made = [op for op in kernel.ops if not kernel.sums_columns(op)]  # TensorE's
-    whole = [op for op in made if not all(kernel.is_row(hlo.shape_of(x)) for x in (*op.operands, op.results[0]))]
-    pairs = sum(_reads_two(context, kernel, op) for op in whole)
     row = prod(kernel.shape[len(kernel.rows) :]) if kernel.reduced else 0
     arrays = tuple(loaded), tuple(stored), tuple(moves)
-    return Problem(_elements(kernel.shape, partitions), len(whole), pairs, row, *arrays, stay)
+    return Problem(_elements(kernel.shape, partitions), *counts, row, *arrays, stay)
+
+
+def _counts(context: Context, kernel: Kernel) -> tuple[int, int]:
+    """Ops of the whole space, and of these the ones that read two arrays; the same for all joined axes."""
+    made = [op for op in kernel.ops if not kernel.sums_columns(op)]  # TensorE's
+    whole = [op for op in made if not all(kernel.is_row(hlo.shape_of(x)) for x in (*op.sources, op.results[0]))]
+    return len(whole), sum(_reads_two(context, kernel, op) for op in whole)
 
 
 def _array(
@@ -256,7 +263,7 @@ def _array(
 
 def _reads_two(context: Context, kernel: Kernel, op: hlo.HloOp) -> bool:
     """Whether an engine reads two values for each element that ``op`` makes."""
-    arrays = {x for x in op.operands if context.splat(x) is None and not kernel.is_row(hlo.shape_of(base(x)))}
+    arrays = {x for x in op.sources if context.splat(x) is None and not kernel.is_row(hlo.shape_of(base(x)))}
     return len(arrays) > 1
 
 

@@ -196,7 +196,7 @@ class _Box:
         self.ops = sum(op not in self.fusion and not self.kernel.is_row(op.shape) for op in self.kernel.ops)
         """That are emitted for all elements."""
         self.sums = sums_of(context, self.kernel, member)
-        self._signed = frozenset(operand for op in self.kernel.ops if tells_zeros(op) for operand in op.operands)
+        self._signed = frozenset(operand for op in self.kernel.ops if tells_zeros(op) for operand in op.sources)
         """Operands whose zeros' signs show in what is computed."""
         self.operands = Operands(context, self.kernel, member, self.fusion)
 

@@ -30,7 +30,7 @@ def last_uses(
         while deferred and reader in deferred:
             reader = deferred[reader]
         read_at = position[reader]
-        for operand in op.operands:
+        for operand in op.sources:
             source = trace(operand, kernel, member)
             used = operand if source is None else source
             last[used] = max(last.get(used, 0), read_at)

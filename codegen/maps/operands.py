@@ -31,7 +31,7 @@ class Operands:
     def of(self, op: hlo.HloOp, here: Mapping[hlo.SSAValue, Block]) -> list[Readable]:
         """What the instruction of ``op`` reads; of an activation of several ops what it is the function of."""
         if op not in self.fusion.functions:
-            return [self.read(operand, here) for operand in op.operands]
+            return [self.read(operand, here) for operand in op.sources]
         name, start = self.fusion.functions[op]
         block = self.read(start, here)
         assert isinstance(block, Block), "what a function reads twice is no part of another's instruction"
@@ -46,8 +46,8 @@ class Operands:
             op = source.op
             assert isinstance(op, hlo.HloOp)
             if op in self.fusion.widened:
-                return self.read(op.operands[0], here)
-            ins = [self.read(value, here) for value in op.operands]
+                return self.read(op.sources[0], here)
+            ins = [self.read(value, here) for value in op.sources]
             deferred = elementwise.defer(op, ins, self.fusion.scales.get(op, -1), self.partition_places.get(op, -1))
             assert deferred is not None, "deferred ops have one constant operand"
             return deferred

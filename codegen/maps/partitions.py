@@ -45,10 +45,10 @@ def defer_partitions(
             continue
         if member.get(user.results[0]) is not kernel or not _is_whole(op, kernel) or not _is_whole(user, kernel):
             continue
-        partitions = [_is_partition(blocks.get(operand), steps) for operand in op.operands]
-        if sum(partitions) != 1 or trace(op.operands[partitions.index(True)], kernel, member) is not None:
+        partitions = [_is_partition(blocks.get(operand), steps) for operand in op.sources]
+        if sum(partitions) != 1 or trace(op.sources[partitions.index(True)], kernel, member) is not None:
             continue
-        array = op.operands[partitions.index(False)]
+        array = op.sources[partitions.index(False)]
         source = trace(array, kernel, member)
         if splat(array) is None and not (isinstance(source, hlo.OpResult) and source.op in deferred):
             found[op], deferred[op] = partitions.index(True), narrowed.get(user, user)

@@ -95,8 +95,8 @@ def too_long(context: Context, kernel: Kernel, member: Member) -> bool:
     op, row = kernel.ops[0], prod(kernel.shape[len(kernel.rows) :])
     if len(kernel.ops) > 1 or not isinstance(op, hlo.ReduceOp) or row < SPLIT_ROW:
         return False
-    homes = context.homes.get(base(op.operands[0]), [])
-    loaded = [] if any(home.in_sbuf for home in homes) else [op.operands[0]]
+    homes = context.homes.get(base(op.sources[0]), [])
+    loaded = [] if any(home.in_sbuf for home in homes) else [op.sources[0]]
     alive = tiles_alive(kernel, loaded, last_uses(kernel, member))
     return alive.element_bytes * row > context.builder.sbuf.largest_gap() * 0.95
 
@@ -106,7 +106,7 @@ def _thinnest_cut(kernel: Kernel, member: Member) -> int:
     first: dict[hlo.SSAValue, int] = {}
     last: dict[hlo.SSAValue, int] = {}
     for index, op in enumerate(kernel.ops):
-        for operand in op.operands:
+        for operand in op.sources:
             source = trace(operand, kernel, member) or operand
             first.setdefault(source, index)
             last[source] = index

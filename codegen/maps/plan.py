@@ -68,7 +68,7 @@ def external_operands(context: Context, plan: MapPlan, member: dict[hlo.SSAValue
     kernel = plan.kernel
     external: dict[hlo.SSAValue, None] = {}
     for op in kernel.ops:
-        for operand in op.operands:
+        for operand in op.sources:
             if trace(operand, kernel, member) is not None or context.splat(operand) is not None:
                 continue
             if isinstance(operand, hlo.OpResult) and isinstance(operand.op, hlo.IotaOp):

@@ -40,9 +40,9 @@ def sums_of(context: Context, kernel: Kernel, member: Member) -> dict[hlo.HloOp,
             or context.combiners.get(op.to_apply.data[0]) != "add"
         ):
             continue
-        source = trace(op.operands[0], kernel, member)
+        source = trace(op.sources[0], kernel, member)
         made = source.owner if source is not None else None
-        types = {hlo.shape_of(value).dtype for value in (op.operands[0], op.result, source or op.result)}
+        types = {hlo.shape_of(value).dtype for value in (op.sources[0], op.result, source or op.result)}
         if not isinstance(made, hlo.HloOp) or kernel.is_row(made.shape):
             continue
         if made.opcode in _MADE_AT_ONCE and types == {"f32"}:
@@ -65,14 +65,14 @@ def only_on_vector(
     """
     found: dict[hlo.HloOp, int] = {}
     for op in ops:
-        arrays = {operand for operand in op.operands if is_array(operand)}
-        if op in within or not arrays or hlo.shape_of(op.operands[0]).dtype not in FLOATS:
+        arrays = {operand for operand in op.sources if is_array(operand)}
+        if op in within or not arrays or hlo.shape_of(op.sources[0]).dtype not in FLOATS:
             continue
         if isinstance(op, hlo.ReduceOp) and op not in sums.values():
             found[op] = size
         elif op.opcode in ARITHMETIC and len(arrays) == 2:
-            narrow = all(hlo.shape_of(value).dtype == "bf16" for value in (*op.operands, op.results[0]))
-            in_bank = any(tile is not None and tile.alloc.space is Space.PSUM for tile in map(tiles.get, op.operands))
+            narrow = all(hlo.shape_of(value).dtype == "bf16" for value in (*op.sources, op.results[0]))
+            in_bank = any(tile is not None and tile.alloc.space is Space.PSUM for tile in map(tiles.get, op.sources))
             found[op] = size if narrow or in_bank else 2 * size
     return found
 

@@ -50,7 +50,7 @@ def bytes_wanted(op: hlo.HloOp) -> int:
         return 0 if op.shape.dtype == "f32" else 4
     body = scans.body_of(op)
     slots = _Slots.of(body)
-    arrays = sum(itemsize(hlo.shape_of(operand).dtype) for operand in op.operands)
+    arrays = sum(itemsize(hlo.shape_of(operand).dtype) for operand in op.sources)
     return arrays + -(-sum(itemsize(dtype) for dtype in slots.dtypes) // 2)
 
 
@@ -82,7 +82,7 @@ class _Slots:
     @classmethod
     def of(cls, body: hlo.ComputationOp) -> _Slots:
         ops = [op for op in ops_of(body.block) if not isinstance(op, hlo.TupleOp | hlo.ConstantOp)]
-        last = {operand: index for index, op in enumerate(ops) for operand in op.operands}
+        last = {operand: index for index, op in enumerate(ops) for operand in op.sources}
         last.update(dict.fromkeys(results_of(body), len(ops)))
         dtypes: list[str] = []
         place: dict[hlo.SSAValue, int] = {}
@@ -95,13 +95,13 @@ class _Slots:
             else:
                 idle.remove(free)
             place[op.results[0]] = free
-            idle += [place[value] for value in dict.fromkeys(op.operands) if value in place and last[value] == index]
+            idle += [place[value] for value in dict.fromkeys(op.sources) if value in place and last[value] == index]
         return cls(dtypes, place)
 
 
 def results_of(body: hlo.ComputationOp) -> list[hlo.SSAValue]:
     root = defining_op(body.root)
-    return list(root.operands) if isinstance(root, hlo.TupleOp) else [body.root]
+    return list(root.sources) if isinstance(root, hlo.TupleOp) else [body.root]
 
 
 class _Work:
@@ -309,7 +309,7 @@ class _Work:
                 assert constant is not None, "constants of a scalar computation are scalars"
                 values[value] = Splat(constant, op.shape.dtype)
                 continue
-            operands = [values[operand] for operand in op.operands]
+            operands = [values[operand] for operand in op.sources]
             out = scratch[slots.place[value]].index(2, Affine(), count)
             if op is ops[-1] and results.count(value) == 1:
                 direct = rights[results.index(value)]

@@ -51,7 +51,7 @@ class Sections:
             whole[value] = self.kept.like(block)
         for stage in self.staged.stages:
             iotas = {
-                value: axis for value, axis in body.plan.iotas.items() if any(value in op.operands for op in stage.rows)
+                value: axis for value, axis in body.plan.iotas.items() if any(value in op.sources for op in stage.rows)
             }
             yield from body.steps({**starts, **once}, first, Round(stage.rows, {}, (), iotas, rows))
             if not stage.ops:

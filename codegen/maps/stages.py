@@ -74,7 +74,7 @@ def stages_of(
     level: dict[hlo.SSAValue, int] = {}
     sources: dict[hlo.HloOp, list[hlo.SSAValue]] = {}
     for op in kernel.ops:
-        traced = (trace(operand, kernel, member) for operand in op.operands)
+        traced = (trace(operand, kernel, member) for operand in op.sources)
         sources[op] = [source for source in traced if source is not None]
         after = (level[source] + isinstance(source.owner, hlo.ReduceOp) for source in sources[op])
         level[op.results[0]] = max(after, default=0)
@@ -94,7 +94,7 @@ def stages_of(
                 )
         ops = tuple(op for op in kernel.ops if op in needed)
         results = {op.results[0] for op in ops}
-        read = frozenset(operand for op in ops for operand in op.operands if trace(operand, kernel, member) is None)
+        read = frozenset(operand for op in ops for operand in op.sources if trace(operand, kernel, member) is None)
         elements = {value for value in results if not kernel.is_row(hlo.shape_of(value))} | read
         last = last_uses(kernel, member, _last_readers(ops, sources, fusion), ops)
         dying = {at: [value for value in values if value in elements] for at, values in last.items()}

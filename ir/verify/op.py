@@ -26,7 +26,7 @@ def op_problem(op: HloOp, computations: Mapping[str, ComputationOp] | None = Non
     rule = RULES.get(op.opcode)
     if rule is None:
         return f"expected an opcode with a rule, found {op.opcode}"
-    operands = [operand.type for operand in op.operands]
+    operands = [operand.type for operand in op.sources]
     if not rule.least <= len(operands) <= rule.most:
         return _count(rule.least, rule.most, len(operands))
     if problem := _groups_problem(op):

@@ -97,13 +97,13 @@ def is_non_negative(value: hlo.SSAValue, module: HloModule, depth: int = 6) -> b
         case hlo.MultiplyOp() if op.lhs is op.rhs:
             return True
         case hlo.MultiplyOp() | hlo.AddOp() | hlo.DivideOp():
-            return all(is_non_negative(operand, module, depth - 1) for operand in op.operands)
+            return all(is_non_negative(operand, module, depth - 1) for operand in op.sources)
         case hlo.ReshapeOp() | hlo.BroadcastOp() | hlo.TransposeOp() | hlo.SliceOp() | hlo.ConvertOp():
             return is_float(hlo.shape_of(op.operand).dtype) and is_non_negative(op.operand, module, depth - 1)
-        case hlo.ReduceOp() if len(op.operands) == 2:
+        case hlo.ReduceOp() if len(op.sources) == 2:
             kind = combiner_kind(op, module)
             return kind in ("add", "multiply", "maximum", "minimum") and all(
-                is_non_negative(operand, module, depth - 1) for operand in op.operands
+                is_non_negative(operand, module, depth - 1) for operand in op.sources
             )
     return False
 
