@@ -143,7 +143,6 @@ class Builder:
     _debug: dict[Debug, int] = field(default_factory=dict)
     _current_debug: int = 0
     _marked: tuple[str, Loc] | None = None
-    """Where that was set last."""
     kernel: str = ""
 
     def __post_init__(self) -> None:
@@ -161,15 +160,13 @@ class Builder:
 
     def mark(self, loc: Loc) -> None:
         """Instructions from here on come from the HLO op at ``loc``."""
-        marked = self.kernel, loc
-        if marked == self._marked:
+        if self._marked == (self.kernel, loc):
             return
-        self._marked = marked
+        self._marked = self.kernel, loc
         debug = Debug(self.kernel, loc.name, loc.op_name, loc.source_file, loc.source_line)
-        if debug not in self._debug:
-            self._debug[debug] = len(self.program.debug)
+        self._current_debug = self._debug.setdefault(debug, len(self.program.debug))
+        if self._current_debug == len(self.program.debug):
             self.program.debug.append(debug)
-        self._current_debug = self._debug[debug]
 
     @contextmanager
     def loop(self, count: int) -> Iterator[Affine]:
