@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import product
 from math import prod
 
-from neuronx_cc.codegen.dots import conversion
+from neuronx_cc.codegen.dots import conversion, groups
 from neuronx_cc.codegen.dots.problem import Home, Operand, Problem, Result
 from neuronx_cc.codegen.dots.schedule import (
     EPILOGUE_BUFFERS,
@@ -263,7 +263,7 @@ def _whole(problem: Problem, frame: Schedule, sizes: Sizes) -> Iterator[Schedule
         for buffers in (2, 1):
             yield _with(frame, "lhs", rows(room // (buffers * column)), problem.n_tiled, (buffers, 1), sizes)
         return
-    for tiles in _groups(problem, frame):
+    for tiles in groups.together(problem, frame):
         m, whole = tiles * problem.m_tiled, tiles * problem.m_tiled == prod(problem.m)
         for streaming, staying in product((3, 2), (1,) if whole else (2, 1)):
             n = columns((room - staying * m * column) // (streaming * column + beside))
@@ -352,39 +352,12 @@ def _keeps_blocks(problem: Problem, schedule: Schedule, streams: Operand) -> boo
     return prod(problem.m if stays is problem.lhs else problem.n) == size > schedule.coming(stays).rows
 
 
-def _groups(problem: Problem, frame: Schedule) -> list[int]:
-    """Numbers of tiles of m, at most those of one dim around, that may be staged together: rhs, which streams past, is
-    wanted less often then.
-    """
-    ways = set(frame.lhs.ways)
-    if problem.m_dim < 1 or not (ways == {Way.TRANSPOSED} or (ways == {Way.LOADED} and _follow(problem))):
-        return []
-    around = problem.m[problem.m_dim - 1]
-    return [count for count in range(around, 1, -1) if around % count == 0]
-
-
-def _follow(problem: Problem) -> bool:
-    """Whether tiles of lhs lie one after the other."""
-    tile, around = problem.lhs.free[problem.m_dim], problem.lhs.free[problem.m_dim - 1]
-    return not tile.partition and around.stride == tile.stride * tile.size
-
-
 def _group(problem: Problem, schedule: Schedule, sizes: Sizes) -> int:
-    """Tiles of m that are staged together: those of a result on chip, if lhs comes from HBM with k apart."""
-    lhs, tiled, outside = problem.lhs, problem.m_dim, problem.m_dim - 1
+    """Tiles of m that are staged together, the most that fit."""
     if schedule.group > 1:
         return schedule.group
-    if outside < 0 or schedule.lhs.rows < problem.m[tiled] or not problem.out.m[tiled].partition:
-        return 1
-    if lhs.home is not Home.HBM or lhs.transposed or not _follow(problem):
-        return 1
-    most = sizes.bank_columns // schedule.lhs.rows
-    fitting = (
-        count
-        for count in range(most, 1, -1)
-        if problem.m[outside] % count == 0 and _fits(problem, replace(schedule, group=count), sizes)
-    )
-    return next(fitting, 1)
+    counts = groups.in_a_row(problem, schedule.lhs.rows, sizes)
+    return next((count for count in counts if _fits(problem, replace(schedule, group=count), sizes)), 1)
 
 
 # ---- k in blocks ----------------------------------------------------------------------------------------------
@@ -403,8 +376,8 @@ def _cut(problem: Problem, frame: Schedule, most: int, sizes: Sizes) -> Iterator
             return  # smaller blocks are for where nothing else fits
         m = problem.m_tiled if problem.m_whole else min(problem.m_tiled, rows)
         n = problem.n_tiled if problem.n_whole else min(problem.n_tiled, columns)
-        groups = [tiles for tiles in _groups(problem, frame) if tiles * problem.m_tiled <= rows]
-        for buffers, group in product((2, 1), [*groups[:1], 1]):
+        several = [tiles for tiles in groups.together(problem, frame) if tiles * problem.m_tiled <= rows]
+        for buffers, group in product((2, 1), [*several[:1], 1]):
             blocks = replace(
                 _with(frame, "", m, n, (buffers, buffers), sizes), group=group if m == problem.m_tiled else 1
             )
