@@ -26,6 +26,11 @@ def _complex(real: Any, imaginary: Any) -> Any:
     return lax.complex(*jnp.broadcast_arrays(real, imaginary))
 
 
+def _digamma(x: Any) -> Any:
+    """Infinite at 0, of the other sign, as in torch; JAX has NaN there."""
+    return jnp.where(x == 0, jnp.copysign(jnp.inf, -x), special.digamma(x))
+
+
 UNARY: dict[str, Function] = {
     "abs": jnp.abs,
     "acos": jnp.arccos,
@@ -40,7 +45,7 @@ UNARY: dict[str, Function] = {
     "cos": jnp.cos,
     "cosh": jnp.cosh,
     "deg2rad": jnp.deg2rad,
-    "digamma": special.digamma,
+    "digamma": _digamma,
     "erf": special.erf,
     "erfc": special.erfc,
     "erfinv": special.erfinv,
@@ -267,7 +272,7 @@ row("ldexp", cast=Cast.RESULT)(lambda x, y: x * jnp.exp2(y))
 def _polygamma(n: int, x: Any) -> Any:
     """Derivative ``n`` of digamma; below 1/2 by that of 1 - x and of the cotangent, a polynomial in it."""
     if not n:
-        return special.digamma(x)
+        return _digamma(x)
     slopes = np.polynomial.Polynomial([0, 1])
     for _ in range(n):
         slopes = -np.pi * slopes.deriv() * np.polynomial.Polynomial([1, 0, 1])

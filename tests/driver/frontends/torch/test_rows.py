@@ -121,6 +121,11 @@ def test_derivatives_of_digamma(n):
     agrees(lambda x: torch.special.polygamma(n, x), torch.tensor([-7.3, -2.5, -0.4, 0.1, 0.5, 0.7, 3.0, 25.0]))
 
 
+def test_digamma_of_zeros():
+    agrees(lambda x: (torch.digamma(x), torch.special.polygamma(0, x)), torch.tensor([0.0, -0.0, 1.0, -1.0, -2.5]))
+    agrees(torch.digamma, torch.tensor([True, False]))
+
+
 def test_functions_of_large_values():
     agrees(lambda x: (torch.special.erfcx(x), torch.special.spherical_bessel_j0(x)), torch.tensor([-3.0, 0, 5, 12, 80]))
 
