@@ -251,8 +251,8 @@ def footprint(problem: Problem, schedule: Schedule, sizes: Sizes) -> int:
 
 
 def candidates(problem: Problem, sizes: Sizes) -> Iterator[Schedule]:
-    """Schedules that fit."""
-    if sizes.banks < RINGS:
+    """Schedules that fit; none for values of more features than a bank of PSUM has sums of."""
+    if sizes.banks < RINGS or problem.width > sizes.bank_columns:
         return
     p, blocks = problem, problem.groups * ceil(problem.rows / sizes.columns)
     ahead = 2 if blocks > 2 else STAGED

@@ -166,6 +166,14 @@ def test_masks_that_are_read(kind: str, shape: tuple[int, ...], random: np.rando
     check(masked_by(kind), inputs)
 
 
+@pytest.mark.parametrize("width", [512, 513, 784])
+@pytest.mark.parametrize(("rows", "columns"), [(2, 200), (12, 12), (64, 600)])
+def test_features_beyond_a_bank(rows: int, columns: int, width: int, random: np.random.Generator) -> None:
+    """Sums of one row of values fill a bank of PSUM at most in one kernel; other products are apart."""
+    inputs = drawn(random, (4, rows, 64), (4, columns, 64), (4, columns, width))
+    check(plain, inputs, fused=width <= 512)
+
+
 def test_rows_that_are_wholly_masked(random: np.random.Generator) -> None:
     """They are NaN, and no other row is."""
     inputs = drawn(random, (1, 2, 140, 16), (1, 2, 150, 16), (1, 2, 150, 16))
