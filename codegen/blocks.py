@@ -112,9 +112,8 @@ class Block:
         context.builder.program.kernels.append(name)
         context.builder.at(name, kernel.ops[-1].loc)
         types = [op.result.type for op in kernel.ops]
-        if not any(isinstance(type_, hlo.ArrayType) and type_.data.size for type_ in types) and any(
-            isinstance(type_, hlo.ArrayType) for type_ in types
-        ):
+        sizes = [type_.data.size for type_ in types if isinstance(type_, hlo.ArrayType)]
+        if sizes and not any(sizes):
             for op in kernel.ops:
                 context.homes[op.result] = [context.new_hbm(op.result)]
             return

@@ -57,8 +57,8 @@ class Planner:
     """Name of a problem -> the number of its candidate that is taken whatever the estimate says."""
     uses: Counter[Problem] = field(default_factory=Counter)
     """How many kernels pose each problem."""
-    copies: dict[Any, Any] = field(default_factory=dict)
-    """Problems of a contraction as its operands lie, and how -> operands that are copied dense first."""
+    copies: dict[Any, tuple[tuple[int, dots.Home], ...]] = field(default_factory=dict)
+    """Problems of a contraction as its operands lie, and how -> operands that are copied first, and to where."""
     _chosen: dict[Problem, Schedule | None] = field(default_factory=dict)
     _times: dict[Problem, float] = field(default_factory=dict)
 

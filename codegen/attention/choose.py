@@ -44,9 +44,9 @@ def worthwhile(
         taken = attention.scores in context.apart or not without.isdisjoint(attention.ops)
         if taken or not operands.isdisjoint(context.residents.staged):
             continue
-        *others, last = [axis for axis in attention.own_dims() if attention.dims[axis] > 1] or [-1]
+        around = [axis for axis in attention.own_dims() if attention.dims[axis] > 1]
         time, best = _time(context, attention), attention
-        for way in (replace(attention, inner=axis) for axis in others if axis != last):
+        for way in (replace(attention, inner=axis) for axis in around[:-1]):
             if (other := _time(context, way)) < WELL * time:
                 time, best = other, way
         if time < inf:

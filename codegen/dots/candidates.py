@@ -263,7 +263,7 @@ def _whole(problem: Problem, frame: Schedule, sizes: Sizes) -> Iterator[Schedule
         for buffers in (2, 1):
             yield _with(frame, "lhs", rows(room // (buffers * column)), problem.n_tiled, (buffers, 1), sizes)
         return
-    for tiles in groups.together(problem, frame):
+    for tiles in groups.counts(problem, frame):
         m, whole = tiles * problem.m_tiled, tiles * problem.m_tiled == prod(problem.m)
         for streaming, staying in product((3, 2), (1,) if whole else (2, 1)):
             n = columns((room - staying * m * column) // (streaming * column + beside))
@@ -356,7 +356,7 @@ def _group(problem: Problem, schedule: Schedule, sizes: Sizes) -> int:
     """Tiles of m that are staged together, the most that fit."""
     if schedule.group > 1:
         return schedule.group
-    counts = groups.in_a_row(problem, schedule.lhs.rows, sizes)
+    counts = groups.runs(problem, schedule.lhs.rows, sizes)
     return next((count for count in counts if _fits(problem, replace(schedule, group=count), sizes)), 1)
 
 
@@ -370,17 +370,15 @@ def _cut(problem: Problem, frame: Schedule, most: int, sizes: Sizes) -> Iterator
     """
     leaves = Leaves.CHIP if problem.out.on_chip else Leaves.TILES
     frame = replace(frame, leaves=leaves, sums=Sums.SBUF, blocks=1, transposes=8, swapped=0)
-    some = False
+    some, counts = False, groups.counts(problem, frame)
     for rows, columns in _shapes(sizes):
         if some and rows < sizes.columns:
             return  # smaller blocks are for where nothing else fits
         m = problem.m_tiled if problem.m_whole else min(problem.m_tiled, rows)
         n = problem.n_tiled if problem.n_whole else min(problem.n_tiled, columns)
-        several = [tiles for tiles in groups.together(problem, frame) if tiles * problem.m_tiled <= rows]
-        for buffers, group in product((2, 1), [*several[:1], 1]):
-            blocks = replace(
-                _with(frame, "", m, n, (buffers, buffers), sizes), group=group if m == problem.m_tiled else 1
-            )
+        most_tiles = next((count for count in counts if count * problem.m_tiled <= rows), 1)
+        for buffers, group in product((2, 1), dict.fromkeys([most_tiles, 1])):
+            blocks = replace(_with(frame, "", m, n, (buffers, buffers), sizes), group=group)
             cut = next(_boxed(problem, blocks, most, sizes), None)
             some = some or cut is not None
             if cut is not None:

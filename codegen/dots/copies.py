@@ -92,10 +92,12 @@ def _lies_apart(context: Context, contraction: Contraction, index: int, bound: B
 
 def copied(context: Context, contraction: Contraction, index: int, bound: Bound, home: Home | None) -> Bound:
     """Operand ``index`` as a copy there, if anywhere; as it lies where SBUF has no room for one."""
+    if home is None:
+        return bound
     if home is Home.HBM:
         return dense_of(context, contraction, index, bound)
-    view = _copied_view(contraction, index, bound, Home.CHIP) if home is not None else bound.view
-    alloc = context.new_resident(bound.value, view.alloc.hi) if home is not None else None
+    view = _copied_view(contraction, index, bound, home)
+    alloc = context.new_resident(bound.value, view.alloc.hi)
     if alloc is None:
         return bound
     view = replace(view, alloc=alloc, start=view.start + alloc.lo)
@@ -116,12 +118,9 @@ def _copied_view(contraction: Contraction, index: int, bound: Bound, home: Home)
     free = range(len(batch), len(batch) + len(rows))
     contracted = range(free.stop, len(view.dims))
     on_rows = any(atom.partition for axis in free for atom in view.dims[axis])
+    inner, outer = (contracted, free) if on_rows else (free, contracted)
     dims = list(view.dims)
-    for axis in (
-        *reversed(contracted if on_rows else free),
-        *reversed(free if on_rows else contracted),
-        *reversed(batch),
-    ):
+    for axis in (*reversed(inner), *reversed(outer), *reversed(batch)):
         atoms: list[Atom] = []
         for atom in reversed(view.dims[axis]):
             if atom.partition:

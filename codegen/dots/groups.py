@@ -9,7 +9,7 @@ from neuronx_cc.codegen.dots.schedule import Schedule, Way
 from neuronx_cc.ir.machine import Sizes
 
 
-def together(problem: Problem, frame: Schedule) -> list[int]:
+def counts(problem: Problem, frame: Schedule) -> list[int]:
     """Numbers of tiles of m, at most those of one dim around, the most first: rhs, which streams past them, is wanted
     less often. ``frame`` says how lhs comes.
     """
@@ -20,7 +20,7 @@ def together(problem: Problem, frame: Schedule) -> list[int]:
     return [count for count in range(around, 1, -1) if around % count == 0]
 
 
-def in_a_row(problem: Problem, rows: int, sizes: Sizes) -> Iterator[int]:
+def runs(problem: Problem, rows: int, sizes: Sizes) -> Iterator[int]:
     """The same of a result on chip whose lhs comes from HBM with k apart: runs of several tiles are longer."""
     lhs, tiled, outside = problem.lhs, problem.m_dim, problem.m_dim - 1
     if outside < 0 or rows < problem.m[tiled] or not problem.out.m[tiled].partition:

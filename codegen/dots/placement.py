@@ -229,9 +229,8 @@ def _nest(
         copies = context.planner.copies[posed] = copies_of(context, contraction, bound, out, adds, problems)
     lhs, rhs = bound
     if copies:
-        lhs, rhs = (
-            copied(context, contraction, index, each, dict(copies).get(index)) for index, each in enumerate(bound)
-        )
+        there = dict(copies)
+        lhs, rhs = (copied(context, contraction, index, each, there.get(index)) for index, each in enumerate(bound))
         problems = problems_of(context, contraction, (lhs, rhs), out, adds)
         assert problems, "copies lie as they were said to"
     if len(problems[0].segments) > 1 and Home.CONSTANT in (lhs.home, rhs.home):

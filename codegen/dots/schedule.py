@@ -190,7 +190,7 @@ def row_run(problem: Problem, schedule: Schedule, operand: Operand) -> int:
     segment, width = problem.segments[0], itemsize(operand.stored)
     parts = together(problem, schedule.rows_of(problem, operand)[0], schedule.row_bytes)
     others = [atom for dim, atom in enumerate(operand.contracted) if dim != problem.k_dim]
-    atoms = [Atom(size, atom.stride) for size, atom in zip(parts, others, strict=False)]
+    atoms = [Atom(size, atom.stride) for size, atom in zip(parts[:-1], others, strict=True)]
     if problem.k_dim >= 0:
         along, steps = segment.strides(operand.contracted[problem.k_dim].stride)
         atoms += [Atom(parts[-1], steps), Atom(segment.partitions, along)]
