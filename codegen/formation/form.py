@@ -29,6 +29,7 @@ from neuronx_cc.codegen.formation.graph import (
     suffix_reduction,
     trace,
 )
+from neuronx_cc.codegen.maps import crossing
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo.editing import ops_of, replace
 from neuronx_cc.ir.scans import Scan, scan_of
@@ -37,6 +38,10 @@ from neuronx_cc.passes.cse import key_of
 
 MAX_SHARED_OPS = 24
 """Ops of a kernel that takes in another chain because it reads the same operand; its tiles must fit SBUF."""
+MANY = 32
+"""Rows that are folded side by side, at least, unless they are short."""
+SHORT = 2048
+"""Elements of a row that is folded where it lies, however few there are."""
 AHEAD = 32
 """Steps of the longest chain by which kernels that wait for nothing are ahead of what reads them."""
 
@@ -196,7 +201,8 @@ class _Formation:
         dims = squeeze(hlo.shape_of(op.sources[0]).dims)
         row = prod(dims[len(dims) - count :])
         fits = count and row and op.to_apply.data[0] in self.context.combiners
-        return count if fits and (prod(dims) // row >= 32 or row <= 2048) else 0
+        taken = fits and (_have_partitions(dims, count) or crossing.takes(self.context, op, prod(dims) // row, row))
+        return count if taken else 0
 
     def _reduce(self, op: hlo.ReduceOp, count: int, kernel: Kernel | None) -> None:
         dims = squeeze(hlo.shape_of(op.sources[0]).dims)
@@ -206,6 +212,7 @@ class _Formation:
             and kernel.shape == dims
             and kernel.reduced in (0, count)
             and columns.takes_rows(self.context, kernel)
+            and (_have_partitions(dims, count) or kernel.scanned < 0)
             and trace(op.sources[0], kernel, self.member) is not None
             and self._may_join(op, kernel, op.sources[1:])
         )
@@ -229,7 +236,8 @@ class _Formation:
         elif squeeze(hlo.shape_of(source).dims) != dims:
             self._new(op, False)  # what is repeated along a row
             return
-        if kernel is not None and columns.takes(self.context, kernel, op, count, dims):
+        alone = kernel is None or (kernel.reduced > 0 and not _have_partitions(dims, kernel.reduced))
+        if kernel is not None and not alone and columns.takes(self.context, kernel, op, count, dims):
             self._join(op, kernel)
         else:
             kernel = self._new(op, True, dims)
@@ -309,8 +317,15 @@ def _needs_array(value: hlo.SSAValue) -> bool:
 
 
 def _one_scanned(kernel: Kernel, axis: int) -> bool:
-    """Whether scans along ``axis`` (-1: none) fit the scans of ``kernel``."""
-    return axis < 0 or kernel.scanned in (-1, axis)
+    """Whether scans along ``axis`` (-1: none) fit the scans of ``kernel``, and the rows that it folds."""
+    apart = kernel.reduced > 0 and not _have_partitions(kernel.shape, kernel.reduced)
+    return axis < 0 or (kernel.scanned in (-1, axis) and not apart)
+
+
+def _have_partitions(dims: tuple[int, ...], count: int) -> bool:
+    """Whether rows of the last ``count`` dims, which are folded, may be on a partition each: many of them, or short."""
+    row = prod(dims[len(dims) - count :])
+    return prod(dims) // row >= MANY or row <= SHORT
 
 
 def _kernel_of(op: hlo.Operation, member: dict[hlo.SSAValue, Kernel]) -> Kernel | None:

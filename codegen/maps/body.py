@@ -17,6 +17,7 @@ from neuronx_cc.codegen.maps import elementwise, scan_rows, transposed
 from neuronx_cc.codegen.maps import inputs as map_inputs
 from neuronx_cc.codegen.maps.column_sums import ColumnSums
 from neuronx_cc.codegen.maps.counting import Counting, Starts
+from neuronx_cc.codegen.maps.crossing import Crossing
 from neuronx_cc.codegen.maps.fusion import Fusion
 from neuronx_cc.codegen.maps.lifetimes import Member
 from neuronx_cc.codegen.maps.operands import Operands
@@ -70,6 +71,7 @@ class Body:
     counting: Counting
     turner: transposed.Turner | None
     columns: ColumnSums | None
+    crossing: Crossing | None
     pool: TilePool
     loads: TilePool
     stores: TilePool
@@ -111,6 +113,8 @@ class Body:
                     ins[0] = scratch[-1]
                 if op not in summed:
                     self._fold(emitter, op, out, ins[0], blocks)
+                if self.crossing is not None:
+                    self.crossing.add(emitter, out)
                 if op not in work.partial:
                     self.begin(emitter, op, out, rows_of(ins[1], row_dims))
             elif isinstance(op, hlo.IotaOp):
@@ -170,8 +174,12 @@ class Body:
 
     def store(self, home: Block | None, out: Block, row_dims: Sequence[int], is_row: bool) -> None:
         """Store what is ``out`` where it lives, if that is HBM."""
-        if home is not None and home.alloc.space is Space.HBM:
-            put(self.context.builder, home.select(row_dims) if is_row else home, out, Stream.DMA_STORE)
+        if home is None or home.alloc.space is not Space.HBM:
+            return
+        home = home.select(row_dims) if is_row else home
+        if is_row and self.crossing is not None:  # every partition has it
+            home, out = home.of((Atom(1, 0), *home.dims[1:])), out.on_partitions(1)
+        put(self.context.builder, home, out, Stream.DMA_STORE)
 
     def _load(
         self, emitter: Emitter, blocks: Blocks, sizes: Sequence[int], starts: Starts, work: Round

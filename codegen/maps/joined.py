@@ -14,6 +14,7 @@ from typing import NamedTuple
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.emission.views import Atom, View, coalesce
 from neuronx_cc.codegen.formation.graph import Kernel, base
+from neuronx_cc.codegen.maps import crossing
 from neuronx_cc.codegen.maps.axes import SMALL_SHARE, axes_view, full_view, is_small, varying
 from neuronx_cc.codegen.maps.lifetimes import Member
 from neuronx_cc.codegen.maps.plan import (
@@ -57,7 +58,8 @@ def choose_plan(context: Context, kernel: Kernel, member: Member, step: int) -> 
     ]
     times = [estimate(problem, context.timing) for problem in problems]
     best = first
-    if others and min(times) * (GAIN_ON_CHIP if problems[0].on_chip else GAIN) < times[0]:
+    expected = problems[0].on_chip and first.partitions is not None if problems else False
+    if others and min(times) * (GAIN_ON_CHIP if expected else GAIN) < times[0]:
         best = others[times.index(min(times)) - 1]
         member.update({op.results[0]: best.kernel for op in kernel.ops})
     return best, external
@@ -66,7 +68,7 @@ def choose_plan(context: Context, kernel: Kernel, member: Member, step: int) -> 
 def candidates(context: Context, first: MapPlan, external: Sequence[hlo.SSAValue], stored: bool) -> Iterator[MapPlan]:
     """Plans of spaces with fewer axes, and of other partitions than what is on chip has."""
     kernel = first.kernel
-    if first.partitions is None or kernel.scanned >= 0:
+    if (first.partitions is None and not kernel.reduced) or kernel.scanned >= 0:
         return
     seen = {(kernel.shape, first.partitions)}
     views = [axes_view(context.views(value)[0], kernel) for value in external]
@@ -85,6 +87,7 @@ def candidates(context: Context, first: MapPlan, external: Sequence[hlo.SSAValue
                 choose_partitions(context, plan, kept, stored),
                 *_in_runs(context.timing, joined),
                 *_along_columns(joined),
+                *crossing.candidates(context, joined),
             ):
                 if partitions is None or (joined.shape, partitions) in seen:
                     continue
@@ -194,6 +197,8 @@ class Problem:
     """That leave the chip and come back because they cannot lie there as this plan has them."""
     on_chip: bool
     """Whether others lie there, before or after."""
+    crossed: float
+    """Nanoseconds of sums over the partitions."""
 
 
 def problem_of(
@@ -206,8 +211,7 @@ def problem_of(
     counts: tuple[int, int],
 ) -> Problem:
     """The work of ``plan``, whose ops ``counts`` counts; what does not stay on chip with ``first`` moves anyway."""
-    kernel, partitions = plan.kernel, plan.partitions
-    assert partitions is not None, "a candidate has partitions"
+    kernel, partitions = plan.kernel, plan.partitions or Partitions(-1, 1, 1)
     loaded, stored, moves, stay, again = [], [], [], False, None
     for value in external:
         homes = context.views(value)
@@ -225,7 +229,8 @@ def problem_of(
             moves.append(_array(kernel, partitions, value, elements))
     for value in results:
         array = _array(kernel, partitions, value, prod(hlo.shape_of(value).dims))
-        if only_stored(context, [value], step) or not _stays(context, first, value, step):
+        alone = first.partitions is None and _stays(context, plan, value, step)
+        if only_stored(context, [value], step) or not (alone or _stays(context, first, value, step)):
             stored.append(array)
             continue
         stay |= prod(hlo.shape_of(value).dims) * SMALL_SHARE > prod(kernel.shape)
@@ -233,8 +238,13 @@ def problem_of(
             moves.append(array)
     moves += [again] if again is not None else []  # small ones move side by side
     row = prod(kernel.shape[len(kernel.rows) :]) if kernel.reduced else 0
+    crossed = 0.0
+    if plan.crosses:
+        row //= partitions.size
+        each = crossing.nanoseconds(prod(kernel.rows), partitions.size, context.timing)
+        crossed = len(crossing.folds_of(kernel)) * each
     arrays = tuple(loaded), tuple(stored), tuple(moves)
-    return Problem(_elements(kernel.shape, partitions), *counts, row, *arrays, stay)
+    return Problem(_elements(kernel.shape, partitions), *counts, row, *arrays, stay, crossed)
 
 
 def _counts(context: Context, kernel: Kernel) -> tuple[int, int]:
@@ -277,7 +287,7 @@ def estimate(problem: Problem, timing: Timing) -> float:
         if arrays:
             stages.insert(0 if way == "read" else len(stages), Stage(work, timing.transfer_latency))
     moves = sum(timing.arrival(*array, way) for array in problem.moves for way in ("write", "read"))
-    return timing.pipeline(stages, tiles, BUFFERS) + moves
+    return timing.pipeline(stages, tiles, BUFFERS) + moves + problem.crossed
 
 
 def _worked(problem: Problem, elements: int, timing: Timing) -> Stage:

@@ -29,6 +29,7 @@ from neuronx_cc.codegen.maps.between import between, elements_of, fit, gathered,
 from neuronx_cc.codegen.maps.body import Blocks, Body, Round
 from neuronx_cc.codegen.maps.column_sums import ColumnSums
 from neuronx_cc.codegen.maps.counting import Counting, Starts
+from neuronx_cc.codegen.maps.crossing import Crossing
 from neuronx_cc.codegen.maps.fusion import Fusion
 from neuronx_cc.codegen.maps.inputs import (
     column_bytes,
@@ -191,6 +192,7 @@ class _Box:
         self._whole = folded | {dim - 1 for dim in self.walk} | self.runs | kept
         """Free dims of which a tile holds all."""
         self.turner: transposed.Turner | None = None
+        self.crossing: Crossing | None = None
         self.counting = Counting(self.builder, self.pool, tiles, area.origin)
         self.fusion = Fusion(context, self.kernel, member, area.outputs, self._is_scale, self._is_loaded)
         self.ops = sum(op not in self.fusion and not self.kernel.is_row(op.shape) for op in self.kernel.ops)
@@ -222,6 +224,7 @@ class _Box:
     def emit(self) -> None:
         self.dying = last_uses(self.kernel, self.member, self.fusion.within)
         self.turner = transposed.Turner.of(self.context, self.pool, self.plan)
+        self.crossing = Crossing.of(self.context, self.plan, self.pool)
         if self.columns is not None:
             self.columns.begin(self.tiles)
         if self._are_long():
@@ -307,7 +310,8 @@ class _Box:
     def _columns(self) -> dict[hlo.SSAValue, int]:
         """Arrays that may be kept as columns, and the bytes a partition that each takes."""
         free, alignment = range(1, len(self.sizes) + 1), self.builder.sbuf.alignment
-        columns = {value: block for value, block in unmirrored(self.blocks) if is_column(block, free)}
+        some = {value: block for value, block in self.blocks.items() if self.crossing is None or value in self.inputs}
+        columns = {value: block for value, block in unmirrored(some) if is_column(block, free)}
         return {value: up(column_bytes(self.builder.timing, block), alignment) for value, block in columns.items()}
 
     def _spread(self, rows: Iterable[hlo.SSAValue], loops: Sequence[tuple[int, int]]) -> None:
@@ -330,6 +334,7 @@ class _Box:
             self.counting,
             self.turner,
             self.columns,
+            self.crossing,
             self.pool,
             self.loads,
             self.stores,
@@ -337,7 +342,7 @@ class _Box:
 
     def _are_long(self) -> bool:
         """Whether ``STAGED`` tiles of whole rows do not fit."""
-        if not self.kernel.reduced or self.kernel.folded or self.kernel.scanned >= 0:
+        if not self.kernel.reduced or self.kernel.folded or self.kernel.scanned >= 0 or self.crossing is not None:
             return False
         inputs = [value for value in self.inputs if self.blocks[value].alloc.space is Space.HBM]
         alive = tiles_alive(self.kernel, [*self.plan.iotas], self.dying, {*self.fusion.within}, self._resident())

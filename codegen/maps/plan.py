@@ -62,6 +62,15 @@ class MapPlan:
     transposed: dict[hlo.SSAValue, View] = field(default_factory=dict)
     """Inputs whose neighbours in memory go to different partitions: see ``maps.transposed``."""
 
+    def has_apart(self, shape: hlo.Shape) -> bool:
+        """Whether a value is one of a row whose elements lie across the partitions."""
+        return self.partitions is not None and self.kernel.is_row(shape) and self.crosses
+
+    @property
+    def crosses(self) -> bool:
+        """Whether rows that are folded lie across the partitions."""
+        return self.partitions is not None and self.kernel.reduced > 0 and len(self.kernel.rows) <= self.partitions.axis
+
 
 def external_operands(context: Context, plan: MapPlan, member: dict[hlo.SSAValue, Kernel]) -> list[hlo.SSAValue]:
     """External operands that are arrays; fills ``plan.iotas``."""
@@ -371,6 +380,7 @@ def resident_bytes(context: Context, plan: MapPlan, value: hlo.SSAValue, step: i
     if (
         partitions is None
         or only_stored(context, [value], step)
+        or plan.has_apart(shape)
         or plan.kernel.shape[partitions.axis] % (partitions.size * partitions.inner)
     ):
         return 0
@@ -407,7 +417,7 @@ def choose_output(context: Context, plan: MapPlan, value: hlo.SSAValue, step: in
         if alloc is not None:
             return View(alloc, shape.dtype, Affine(alloc.lo), tuple(() for _ in shape.dims))
     if partitions is None or partitions.inner > 1:
-        return context.new_hbm(value)  # neighbours lie on one partition
+        return context.new_hbm(value)  # neighbours lie on one partition, or all have the same
     there = _partitions_first(unplaced(shape.dtype, shape.dims), plan.kernel, partitions.axis)
     nbytes, ns = direct(context, there)
     if plan.kernel.is_row(shape):
