@@ -8,6 +8,7 @@ from itertools import product
 from math import prod
 
 from neuronx_cc.codegen.dots import conversion, groups
+from neuronx_cc.codegen.dots.blocks import block, blocks_of, box_of, halves
 from neuronx_cc.codegen.dots.problem import Home, Operand, Problem, Result
 from neuronx_cc.codegen.dots.schedule import (
     EPILOGUE_BUFFERS,
@@ -43,8 +44,6 @@ SEVERAL = 2
 """Sums of a tile of rows that are open at a time, at least: runs of the columns of one are short."""
 MOST_STREAMED = 8
 """Blocks of k that are no loop, beside the rest of k: those of a loop wait for each other."""
-MOST_SMALL = (256, 128, 64)
-"""Rows of blocks where not a whole tile fits."""
 MOST_BUFFERS = 8
 """Of rows that are loaded to be transposed."""
 UNROLLED_BATCHES = 16
@@ -66,6 +65,9 @@ def candidates(problem: Problem, timing: Timing) -> Iterator[Schedule]:
     """
     sizes = timing.sizes
     frame = _frame(problem, timing)
+    if problem.out.across:
+        yield from dict.fromkeys(_across(problem, frame, sizes))
+        return
     whole = [each for each in _whole(problem, frame, sizes) if _fits(problem, each, sizes)]
     yield from dict.fromkeys(_finished(problem, each, sizes) for each in whole)
     most = max(map(prod, problem.all_chunks))
@@ -137,7 +139,7 @@ def way_of(operand: Operand, chunks: Sequence[int]) -> Way:
 
 def _kept(problem: Problem, array: Result, sizes: Sizes) -> Kept:
     """How long what is loaded of an array for the epilogue stays."""
-    if array.on_chip or not array.is_row or array.repeats or prod(problem.b) * prod(problem.m) <= sizes.columns:
+    if array.on_chip or not array.is_row or array.repeats or array.across:
         return Kept.TILE
     count = sum(each.is_row for each in problem.arrays)
     little = ROW_SHARE * count * itemsize(array.dtype) * prod(problem.n) <= problem.room
@@ -336,13 +338,6 @@ def _row_tiles(problem: Problem, schedule: Schedule, operand: Operand, sizes: Si
     return prod(problem.b) * pieces * -(-rows // (sizes.rows * schedule.coming(operand).beside))
 
 
-def blocks_of(problem: Problem, schedule: Schedule) -> tuple[int, int]:
-    """Blocks of m and of n of one batch index."""
-    m, n = max(1, problem.m_tiled), max(1, problem.n_tiled)
-    m_blocks = prod(problem.m) // (m * schedule.group) * -(-m // max(1, schedule.lhs.rows))
-    return m_blocks, prod(problem.n) // n * -(-n // max(1, schedule.rhs.rows))
-
-
 def _keeps_blocks(problem: Problem, schedule: Schedule, streams: Operand) -> bool:
     """Whether blocks that are transposed are wanted once more, and no other dims are between them."""
     if not streams.transposed or streams.on_chip:
@@ -409,19 +404,40 @@ def _streamed(problem: Problem, frame: Schedule, most: int, sizes: Sizes) -> Ite
         if n > columns:
             continue
         whole = replace(_with(frame, "lhs", rows, n, (1, 2), sizes), sums=Sums.BANKS, columns=n)
-        halves = [count for count in _halves(most) if count < most]
-        boxed = (replace(whole, boxes=tuple(_box(each, count) for each in problem.all_chunks)) for count in halves)
+        counts = [count for count in halves(most) if count < most]
+        boxed = (replace(whole, boxes=tuple(box_of(each, count) for each in problem.all_chunks)) for count in counts)
         fitting = [_with_more_buffers(problem, each, sizes) for each in boxed if _fits(problem, each, sizes)]
-        straight = (each for each in fitting if boxes(problem, each) < MOST_STREAMED + len(problem.segments))
-        few += [replace(each, straight=True) for each in straight]
+        few += _straight(problem, fitting)
         many += fitting[:1]
     yield from (_ahead(problem, each, sizes) for each in few or many)
+
+
+def _across(problem: Problem, frame: Schedule, sizes: Sizes) -> Iterator[Schedule]:
+    """Few rows stay with all of k, while whole rows of rhs stream past in blocks of k; the sums of all columns lie in a
+    bank.
+    """
+    rows, most = prod(problem.m), max(map(prod, problem.all_chunks))
+    if rows != problem.m_tiled or problem.width(problem.n_tiled) > sizes.bank_columns or problem.rhs.transposed:
+        return
+    if Home.STAGED in (problem.lhs.home, problem.rhs.home):
+        return
+    whole = _with(frame, "lhs", rows, problem.n_tiled, (1, 2), sizes)
+    whole = replace(whole, sums=Sums.BANKS, columns=problem.n_tiled)
+    boxed = (replace(whole, boxes=tuple(box_of(each, count) for each in problem.all_chunks)) for count in halves(most))
+    fitting = [each for each in boxed if _fits(problem, each, sizes)]
+    yield from (_ahead(problem, each, sizes) for each in _straight(problem, fitting) or fitting[:1])
+
+
+def _straight(problem: Problem, schedules: Sequence[Schedule]) -> list[Schedule]:
+    """Those with few blocks of k, which are no loop then."""
+    few = (each for each in schedules if each.k_blocks(problem) < MOST_STREAMED + len(problem.segments))
+    return [replace(each, straight=True) for each in few]
 
 
 def _ahead(problem: Problem, schedule: Schedule, sizes: Sizes) -> Schedule:
     """With as many buffers for blocks of rhs as find room: they arrive while lhs is still being computed."""
     _, n_blocks = blocks_of(problem, schedule)
-    blocks = boxes(problem, schedule) * (n_blocks if n_blocks <= schedule.blocks else 1)
+    blocks = schedule.k_blocks(problem) * (n_blocks if n_blocks <= schedule.blocks else 1)
     counts = range(blocks, schedule.rhs.buffers, -1)
     more = (replace(schedule, rhs=replace(schedule.rhs, buffers=count)) for count in counts)
     return next((each for each in more if _fits(problem, each, sizes)), schedule)
@@ -429,8 +445,8 @@ def _ahead(problem: Problem, schedule: Schedule, sizes: Sizes) -> Schedule:
 
 def _boxed(problem: Problem, frame: Schedule, most: int, sizes: Sizes) -> Iterator[Schedule]:
     """With blocks of k that fit, the largest first."""
-    for count in _halves(most):
-        boxes = tuple(_box(each, count) for each in problem.all_chunks)
+    for count in halves(most):
+        boxes = tuple(box_of(each, count) for each in problem.all_chunks)
         lhs, rhs = (
             replace(frame.coming(operand), ways=tuple(way_of(operand, box) for box in boxes))
             for operand in (problem.lhs, problem.rhs)
@@ -445,39 +461,4 @@ def _shapes(sizes: Sizes) -> Iterator[tuple[int, int]]:
     rows, columns = sizes.columns, sizes.bank_columns
     yield from product((8 * rows, 4 * rows), (2 * columns, columns))
     yield from ((2 * rows, columns), (rows, columns), (rows, columns // 2))
-    yield from ((side, side) for side in _halves(min(rows, columns)))
-
-
-def _halves(count: int) -> Iterator[int]:
-    """``count``, and half as many each time."""
-    while count > 1:
-        yield count
-        count = -(-count // 2)
-    yield count
-
-
-def _box(sizes: Sequence[int], count: int) -> tuple[int, ...]:
-    """At most about ``count`` elements of dims of these sizes, of the last ones most."""
-    box = list(sizes)
-    for dim in reversed(range(len(sizes))):
-        box[dim] = min(sizes[dim], max(1, count))
-        count //= box[dim]
-    return tuple(box)
-
-
-def boxes(problem: Problem, schedule: Schedule) -> int:
-    """Blocks of k."""
-    return sum(
-        prod(-(-size // part) for size, part in zip(chunks, box, strict=True))
-        for chunks, box in zip(problem.all_chunks, schedule.boxes, strict=True)
-    )
-
-
-def block(size: int, room: int, tile: int) -> int:
-    """Block of at most ``room`` elements, in whole tiles if it is cut at all."""
-    if size <= room:
-        return size
-    if room >= tile:
-        blocks = -(-size // (room // tile * tile))
-        return -(-size // (blocks * tile)) * tile
-    return next((part for part in MOST_SMALL if part <= room), max(1, room))
+    yield from ((side, side) for side in halves(min(rows, columns)))

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from math import prod
 
 from neuronx_cc.codegen.dots import conversion
-from neuronx_cc.codegen.dots.candidates import blocks_of, boxes
+from neuronx_cc.codegen.dots.blocks import blocks_of
 from neuronx_cc.codegen.dots.problem import Home, Operand, Problem, run_of
 from neuronx_cc.codegen.dots.schedule import (
     TAKING_TURNS,
@@ -115,7 +115,7 @@ def _of_k_blocks(problem: Problem, schedule: Schedule, timing: Timing) -> float:
     add = timing.engine("tensor_tensor", Stream.VECTOR, columns, (Tile(),), (Tile(), F32_PSUM), ("add",))
     rows, all_columns = (max(1, prod(each)) for each in (problem.m, problem.n))
     tiles = -(-rows // min(schedule.lhs.rows, timing.sizes.columns)) * -(-all_columns // columns)
-    count = boxes(problem, schedule)
+    count = schedule.k_blocks(problem)
     work = [products(problem, timing), results(problem, schedule, timing), add.times(tiles * (count - 1))]
     moved = []
     for operand, times in ((problem.lhs, n_blocks), (problem.rhs, m_blocks)):
@@ -138,7 +138,7 @@ def _of_open_banks(problem: Problem, schedule: Schedule, timing: Timing) -> floa
     """lhs comes once, then rhs, which is not transposed, in blocks of columns and of k."""
     batches, (_, n_blocks) = prod(problem.b), blocks_of(problem, schedule)
     lhs = load(problem, schedule, problem.lhs, timing)
-    pairs = n_blocks * boxes(problem, schedule)
+    pairs = n_blocks * schedule.k_blocks(problem)
     if problem.rhs.converted and problem.rhs.home is not Home.CONSTANT:  # piece by piece
         terms = prod(schedule.boxes_of(problem, problem.rhs)[0]) * itemsize(problem.rhs.stored)
         pairs *= -(-terms * schedule.rhs.rows // unconverted_bytes(problem, timing.sizes))
@@ -238,6 +238,9 @@ def transposes(problem: Problem, schedule: Schedule, operand: Operand, timing: T
 
 def products(problem: Problem, timing: Timing) -> Work:
     """Of one batch index."""
+    if problem.out.across:
+        each = timing.product(problem.out.across, prod(problem.m), problem.dtype, flags=problem.flags)
+        return each.times(problem.n_tiled // problem.out.across * problem.products)
     rows, wide = min(max(1, problem.m_tiled), timing.sizes.columns), _width(problem, timing)
     each = timing.product(rows, wide, problem.dtype, flags=problem.flags)
     return each.times(_tiles(problem, timing) * problem.products)
@@ -262,12 +265,16 @@ def results(problem: Problem, schedule: Schedule, timing: Timing) -> Work:
 
 def _tiles(problem: Problem, timing: Timing) -> float:
     """Of one batch index, as wide as a bank."""
+    if problem.out.across:
+        return 1.0
     rows, columns = max(1, problem.m_tiled), max(1, prod(problem.n))
     return max(1, prod(problem.m)) / rows * -(-rows // timing.sizes.columns) * columns / _width(problem, timing)
 
 
 def _width(problem: Problem, timing: Timing) -> int:
-    """Columns of one."""
+    """Columns of one, of sums on a partition if columns lie on these."""
+    if problem.out.across:
+        return problem.width(problem.n_tiled)
     return min(max(1, problem.n_tiled), timing.sizes.bank_columns)
 
 
@@ -280,7 +287,10 @@ def _combined(problem: Problem, schedule: Schedule, timing: Timing) -> Work:
         if array.on_chip or array.repeats:
             continue
         width, loaded = itemsize(array.dtype), rows if kept is Kept.TILE else min(rows, timing.sizes.columns)
-        moved = timing.transfer(loaded * prod(problem.n) * width, width * min(problem.n_tiled, schedule.columns))
+        run = min(problem.n_tiled, schedule.columns)
+        if array.across:
+            run, loaded = problem.n_tiled // array.across, prod(atom.size for atom in array.m if atom.stride)
+        moved = timing.transfer(loaded * prod(problem.n) * width, width * run)
         work += moved.times(times[kept])
     return work
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
@@ -16,6 +16,7 @@ from neuronx_cc.codegen.dots.span import Part, Span, in_a_row
 from neuronx_cc.codegen.dots.stage import Stage
 from neuronx_cc.codegen.dots.tiles import Tiles
 from neuronx_cc.codegen.emission.builder import Affine, Block, Builder
+from neuronx_cc.codegen.emission.tiles import dense
 from neuronx_cc.codegen.emission.views import Atom
 from neuronx_cc.codegen.movement.transfer import copy
 from neuronx_cc.ir.isa.program import Stream
@@ -151,25 +152,60 @@ class Loops:
 
     def _in_open_banks(self, batch: Sequence[Affine]) -> None:
         """Few tiles of rows, all of their terms on chip; blocks of columns and terms of rhs stream past."""
-        segments, (((m_at, rows),)) = self.problem.segments, tuple(self.nest.rows())
+        (((m_at, rows),)) = tuple(self.nest.rows())
         lhs = self._stage_lhs(batch, m_at, rows)
         for n_at, columns in self.nest.columns():
             block = Part(batch, m_at, n_at, rows, columns)
             output = self.output.begun(batch, n_at, columns)
+            if self.problem.out.across:
+                self._stream_across(output, block, lhs)
+                continue
             banks = [
                 [(part, self.products.bank(part.rows, part.columns, several=True)) for part in self._bank_parts(row)]
                 for row in self._row_tiles(block)
             ]
             first = True
             with self.builder.unrolled():
-                for segment, terms, last in self.nest.terms():
-                    right = self.rhs.blocks(Span(batch, n_at, self.problem.n_dim, columns, terms), [segment], False)
-                    chunks = in_a_row(terms, self.problem.chunks(segment))
-                    left = [each.index(1, *chunks) for each in lhs[segments.index(segment) :: len(segments)]]
-                    pair, leaves = Pair(left, right), (output, block) if last else None
-                    work = partial(self._add_to_banks, banks, pair, first, leaves)
-                    self.nest.waiting.follow(Pair(lhs, right), work)
+                for pair, staged, last in self._streamed(block, lhs):
+                    work = partial(self._add_to_banks, banks, pair, first, (output, block) if last else None)
+                    self.nest.waiting.follow(staged, work)
                     first = False
+
+    def _streamed(self, block: Part, lhs: Sequence[Block]) -> Iterator[tuple[Pair, Pair, bool]]:
+        """The blocks of k of a block of columns: what is multiplied, what is staged for it, and if it is the last."""
+        segments = self.problem.segments
+        for segment, terms, last in self.nest.terms():
+            span = Span(block.batch, block.n_at, self.problem.n_dim, block.columns, terms)
+            right = self.rhs.blocks(span, [segment], False)
+            chunks = in_a_row(terms, self.problem.chunks(segment))
+            left = [each.index(1, *chunks) for each in lhs[segments.index(segment) :: len(segments)]]
+            yield Pair(left, right), Pair(lhs, right), last
+
+    def _stream_across(self, output: Output, block: Part, lhs: Sequence[Block]) -> None:
+        """Columns are stationary, and rows stream past them: sums [columns, rows] lie side by side in one bank."""
+        width, rows = self.problem.width(block.columns), block.rows
+        bank = self.products.bank(self.problem.out.across, width)
+        sums = [bank.index(1, Affine(start), rows) for start in range(0, width, rows)]
+        first = True
+        with self.builder.unrolled():
+            for pair, staged, last in self._streamed(block, lhs):
+                leave = partial(self._leave_across, output, block, bank, sums) if last else None
+                self.nest.waiting.follow(staged, partial(self._add_across, sums, pair, first, leave))
+                first = False
+
+    def _add_across(self, sums: Sequence[Block], pair: Pair, first: bool, leave: Callable[[], None] | None) -> None:
+        """``leave``: takes the sums whose last products these are."""
+        self.products.add_up(list(zip(sums, pair.across(self.problem.out.across), strict=True)), first)
+        if leave is not None:
+            leave()
+
+    def _leave_across(self, output: Output, block: Part, bank: Block, sums: Sequence[Block]) -> None:
+        if self.products.bias is not None:
+            self.products.bias.add_across(sums, block)
+        target = output.target(block)
+        columns, *rows = (atom.size for atom in target.dims[1:])
+        bank = bank.of((bank.dims[0], *dense([columns, *rows], bank.dtype)))
+        output.finish([(target, bank, output.arrays(block))])
 
     def _row_tiles(self, block: Part) -> Iterator[Part]:
         for start in range(0, block.rows, self.builder.sizes.columns):

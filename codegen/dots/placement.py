@@ -7,6 +7,7 @@ from dataclasses import replace
 from math import inf, prod
 
 from neuronx_cc.codegen.context import Context
+from neuronx_cc.codegen.dots.across import home_across, near_home
 from neuronx_cc.codegen.dots.contraction import Bound, Contraction, Placed
 from neuronx_cc.codegen.dots.copies import copied, copies_of, dense_of
 from neuronx_cc.codegen.dots.problem import DECODED, Home, divisor, pe_dtype
@@ -33,7 +34,7 @@ SMALL_RESULT = 64
 
 def place(context: Context, contraction: Contraction, bound: Sequence[Bound]) -> Placed:
     """Give the result a home, copy what does not align, and state the problem."""
-    out = _choose_output(context, contraction, bound)
+    out = home_across(context, contraction, bound) or _choose_output(context, contraction, bound)
     if _scatters(context, contraction, bound[1].view, out):
         bound = (bound[0], dense_of(context, contraction, 1, bound[1]))
     context.homes[contraction.result] = [out]
@@ -161,7 +162,7 @@ def _saves(context: Context, contraction: Contraction, bound: Sequence[Bound], r
 
 def _array_views(context: Context, contraction: Contraction, bound: Sequence[Bound], out: View) -> tuple[View, ...]:
     """The homes of what the epilogue reads: on chip where sums leave PSUM in tiles of such rows, else in HBM."""
-    near = {array: view for array in contraction.arrays if (view := _near(context, array, out)) is not None}
+    near = {array: view for array in contraction.arrays if (view := near_home(context, array, out)) is not None}
     outside = {array: _array_view(context, contraction, array) for array in contraction.arrays if array not in near}
     if near and not out.in_sbuf:
         apart = {array: unplaced(view.dtype, view.shape) for array, view in near.items()}
@@ -176,15 +177,6 @@ def _array_views(context: Context, contraction: Contraction, bound: Sequence[Bou
             near = {}
     homes = {**outside, **near}
     return tuple(homes.get(array) or _array_view(context, contraction, array) for array in contraction.arrays)
-
-
-def _near(context: Context, array: hlo.SSAValue, out: View) -> View | None:
-    """How an array lies on chip, as the result does if that lies there, too; None if it does not."""
-    if views_of_cast(context, array):
-        return None
-    return next(
-        (view for view in context.views(array) if view.in_sbuf and (not out.in_sbuf or view.dims == out.dims)), None
-    )
 
 
 def _array_view(context: Context, contraction: Contraction, array: hlo.SSAValue) -> View:

@@ -135,16 +135,20 @@ class Result:
     batch: tuple[Atom, ...]
     m: tuple[Atom, ...]
     n: tuple[Atom, ...]
+    across: int = 0
+    """Partitions that the columns lie on, equally many neighbours on each; 0 where rows lie on the partitions, or in
+    HBM."""
 
     @property
     def repeats(self) -> bool:
-        """Whether all columns of a row are the same element."""
-        return not any(atom.stride for atom in self.n)
+        """Whether all columns of a row are the same element: of every row, if columns lie on the partitions."""
+        return not any(atom.stride for atom in (*self.n, *(self.m if self.across else ())))
 
     @property
     def is_row(self) -> bool:
         """Whether all rows, of all batch indices, are the same."""
-        return len(self.n) == 1 and not any(atom.stride or atom.partition for atom in (*self.batch, *self.m))
+        around = (atom for atom in (*self.batch, *self.m) if atom.size > 1)
+        return len(self.n) == 1 and not any(atom.stride or atom.partition for atom in around)
 
     @property
     def loaded(self) -> str:
@@ -228,6 +232,10 @@ class Problem:
     def partitions(self) -> int:
         """The most that a chunk of k fills."""
         return max(segment.partitions for segment in self.segments)
+
+    def width(self, columns: int) -> int:
+        """Elements a partition of a tile of the result with so many columns."""
+        return columns // self.out.across * prod(self.m) if self.out.across else columns
 
     def fast(self, dtype: str) -> bool:
         """Whether TensorE transposes elements of ``dtype`` as values, not as the parts of their bit patterns."""

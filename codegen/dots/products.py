@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from neuronx_cc.codegen.dots.result import Bias
+from neuronx_cc.codegen.dots.result import Bias, every
 from neuronx_cc.codegen.dots.span import Part
 from neuronx_cc.codegen.emission.builder import Affine, Block, Builder, Ring
 from neuronx_cc.codegen.emission.tiles import tile_in
@@ -38,6 +38,18 @@ class Pair(NamedTuple):
     def swapped(self) -> Pair:
         """rhs stationary, lhs moving."""
         return Pair(self.rhs, self.lhs)
+
+    def cut(self, part: Part) -> Pair:
+        """What makes one tile."""
+        lhs = [block.index(2, part.lhs_row, part.rows) for block in self.lhs]
+        return Pair(lhs, [block.index(2, part.n_offset, part.columns) for block in self.rhs])
+
+    def across(self, partitions: int) -> list[Pair]:
+        """What makes the columns that lie beside each other on each of so many partitions: rhs stationary, of each
+        partition one column, and lhs moving.
+        """
+        tiles = self.rhs[0].dims[2].size // partitions
+        return [Pair([every(block, tiles, at) for block in self.rhs], self.lhs) for at in range(tiles)]
 
 
 def _told_apart(blocks: Sequence[Block]) -> tuple[Sequence[Block], Sequence[Block]]:
@@ -93,13 +105,14 @@ class Products:
         self.accumulate_all([(part, bank)], pair, first)
 
     def accumulate_all(self, tiles: Sequence[tuple[Part, Block]], pair: Pair, first: bool = True) -> None:
-        """The same of several tiles and their banks, chunk by chunk: chunks that come last are waited for last."""
-        for left, right in pair.factors(self.zeros):
-            chunks = left.dims[1].size
-            cut = [
-                (bank, left.index(2, part.lhs_row, part.rows), right.index(2, part.n_offset, part.columns))
-                for part, bank in tiles
-            ]
+        """The same of several tiles and their banks."""
+        self.add_up([(bank, pair.cut(part)) for part, bank in tiles], first)
+
+    def add_up(self, sums: Sequence[tuple[Block, Pair]], first: bool) -> None:
+        """The same of several sums and what makes them, chunk by chunk: chunks that come last are waited for last."""
+        for factors in zip(*(pair.factors(self.zeros) for _, pair in sums), strict=True):
+            chunks = factors[0][0].dims[1].size
+            cut = [(bank, *each) for (bank, _), each in zip(sums, factors, strict=True)]
             unrolled = chunks if chunks <= UNROLLED_PRODUCTS else 1
             for chunk in range(unrolled):
                 for bank, stationary, moving in cut:

@@ -35,7 +35,7 @@ from neuronx_cc.codegen.maps.plan import load_stream
 from neuronx_cc.codegen.movement.transfer import copy
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.program import Stream
-from neuronx_cc.ir.types import NUMPY_DTYPE
+from neuronx_cc.ir.types import NUMPY_DTYPE, itemsize
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +87,18 @@ class Bias:
 
     def add(self, bank: Block, part: Part) -> None:
         """Accumulate ones[rows] x bias[columns] into a PSUM tile."""
+        row, builder = self._row(part), self.context.builder
+        builder.multiply(bank, self.context.fixed.ones(part.rows, row.dtype, row.dims[0].size), row, ["accumulate"])
+
+    def add_across(self, banks: Sequence[Block], part: Part) -> None:
+        """The same where columns lie on the partitions, some of them in each of ``banks`` [columns, rows]."""
+        row, builder = self._row(part), self.context.builder
+        ones = self.context.fixed.ones(part.rows, row.dtype, row.dims[0].size)
+        for at, bank in enumerate(banks):
+            builder.multiply(bank, every(row, len(banks), at), ones, ["accumulate"])
+
+    def _row(self, part: Part) -> Block:
+        """The part of the row that belongs to these columns, on chip."""
         position, stride, step = Affine(), 1, 1
         for dim in reversed(range(len(self.problem.n))):
             position = position + part.n_at[dim] * stride
@@ -100,12 +112,11 @@ class Bias:
             offset=self.rows.offset + position * along.stride,
             dims=(terms, Atom(part.columns, along.stride * step)),
         )
-        if not self.whole:
-            tile = self.tiles.tile(row.dtype, [part.columns], terms.size, "bias", 2)
-            copy(self.context.builder, tile, row, Stream.DMA_WEIGHT)
-            row = tile
-        builder = self.context.builder
-        builder.multiply(bank, self.context.fixed.ones(part.rows, row.dtype, terms.size), row, ["accumulate"])
+        if self.whole:
+            return row
+        tile = self.tiles.tile(row.dtype, [part.columns], terms.size, "bias", 2)
+        copy(self.context.builder, tile, row, Stream.DMA_WEIGHT)
+        return tile
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,11 +149,12 @@ class Output:
     def _with_rows(self, kept: Kept, batch: Sequence[Affine], n_at: dict[int, Affine], columns: int) -> Output:
         if kept not in self.schedule.rows:
             return self
-        problem, buffers = self.placed.problem, 1 if kept is Kept.WHOLE else EPILOGUE_BUFFERS
+        problem = self.placed.problem
+        buffers = self.schedule.array_buffers(problem, kept)
         m_at = {dim: Affine() for dim in range(len(problem.m))}
         part = Part(batch, m_at, n_at, min(problem.m_tiled, self.emitter.builder.sizes.columns), columns)
         found = (
-            self._load(number, part, columns, buffers) if each is kept else row
+            self._load(number, part, buffers) if each is kept else row
             for number, (each, row) in enumerate(zip(self.schedule.rows, self.rows, strict=True))
         )
         return replace(self, rows=tuple(found))
@@ -169,17 +181,21 @@ class Output:
             kept = kept.of((Atom(part.rows, 1, True), kept.dims[1]))
             begin = part.n_at[0] if self.schedule.rows[number] is Kept.WHOLE else Affine()
             return kept.index(1, begin + part.n_offset, part.columns)
-        tile = self._load(number, part, 1 if array.repeats else part.columns, EPILOGUE_BUFFERS)
-        return tile.of((tile.dims[0], Atom(part.columns, 0))) if array.repeats else tile
+        return self._load(number, part, EPILOGUE_BUFFERS)
 
-    def _load(self, number: int, part: Part, columns: int, buffers: int) -> Block:
-        """The first ``columns`` of an array that the epilogue of a part of the result reads."""
+    def _load(self, number: int, part: Part, buffers: int) -> Block:
+        """What the epilogue of a part of the result reads of an array: elements that repeat are loaded once."""
         array = self.placed.problem.arrays[number]
-        tile = self.tiles.tile(array.loaded, [columns], part.rows, array_name(number), buffers)
         stream = load_stream(self.placed.contraction.arrays[number])
-        source = self._part(self.placed.adds[number], array, part).index(1, Affine(0), columns)
-        copy(self.emitter.builder, tile, source, stream)
-        return tile
+        source = self._part(self.placed.adds[number], array, part)
+        varying = [dim for dim, atom in enumerate(source.dims) if dim and atom.stride]
+        order = sorted(varying, key=lambda dim: -abs(source.dims[dim].stride))  # in long runs
+        sizes = [source.dims[dim].size for dim in order]
+        tile = self.tiles.tile(array.loaded, sizes or [1], source.dims[0].size, array_name(number), buffers)
+        copy(self.emitter.builder, tile if sizes else tile.of(tile.dims[:1]), source.select([0, *order]), stream)
+        loaded = dict(zip(order, tile.dims[1:], strict=False))
+        repeated = {dim: Atom(atom.size, 0) for dim, atom in enumerate(source.dims) if dim and not atom.stride}
+        return tile.of((tile.dims[0], *({**loaded, **repeated}[dim] for dim in range(1, len(source.dims)))))
 
     def finish(self, tiles: Sequence[tuple[Block, Block, Sequence[Block]]]) -> None:
         """``result = epilogue(sums, arrays)`` for each (result, sums, arrays); ops of several take turns, so that
@@ -240,6 +256,8 @@ class Output:
     def _part(self, view: View, lies: Written, at: Part) -> Block:
         """Rows and columns of an array with the dims of the result."""
         problem = self.placed.problem
+        if lies.across:
+            return _columns_across(view, lies)
         offset = batch_start(view, lies.batch, at.batch)
         rows = Atom(at.rows, 1 if view.in_sbuf else 0, view.in_sbuf)
         for dim, atom in enumerate(lies.m):
@@ -257,6 +275,29 @@ class Output:
                 columns = Atom(at.columns, atom.stride)
         assert rows.partition or not view.in_sbuf, "a result on chip has its rows on the partitions"
         return Block(view.alloc, view.dtype, offset, (rows, columns))
+
+
+def _columns_across(view: View, lies: Written) -> Block:
+    """All of an array whose columns lie on the partitions, or are to be loaded so: [columns, neighbours, rows], without
+    the rows where there is one.
+    """
+    *_, columns = view.dims
+    rows = tuple(atom for atoms in view.dims[:-1] for atom in atoms if atom.size > 1)
+    if view.in_sbuf:
+        first, *inner = columns
+        near = inner[0] if inner else Atom(1, itemsize(view.dtype))
+    else:
+        (atom,) = columns or (Atom(1, 0),)
+        beside = lies.n[0].size // lies.across
+        first, near = Atom(lies.across, atom.stride * beside), Atom(beside, atom.stride)
+    return Block(view.alloc, view.dtype, view.start, (first, near, *rows))
+
+
+def every(block: Block, step: int, first: int) -> Block:
+    """Every ``step``-th element of the last dim of a block, from the ``first`` on."""
+    *outer, last = block.dims
+    dims = (*outer, replace(last, size=last.size // step, stride=last.stride * step))
+    return block.moved(first * last.stride).of(dims)
 
 
 def narrow_parts(row: np.ndarray) -> np.ndarray | None:

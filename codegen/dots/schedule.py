@@ -145,6 +145,21 @@ class Schedule:
             return list(boxes)
         return [(*boxes[0][:-1], sum(box[-1] for box in boxes))]
 
+    def k_blocks(self, problem: Problem) -> int:
+        """Blocks of k."""
+        return sum(
+            prod(-(-size // part) for size, part in zip(chunks, box, strict=True))
+            for chunks, box in zip(problem.all_chunks, self.boxes, strict=True)
+        )
+
+    def array_buffers(self, problem: Problem, kept: Kept) -> int:
+        """Of what is loaded of an array that the epilogue reads: one for each block of columns that is under way, as
+        what waits for a buffer keeps all transfers behind it.
+        """
+        if kept is Kept.BLOCK:
+            return max(EPILOGUE_BUFFERS, -(-self.rhs.buffers // self.k_blocks(problem)))
+        return 1 if kept is Kept.WHOLE else EPILOGUE_BUFFERS
+
     @property
     def together(self) -> int:
         """Rows of m that are staged together."""
@@ -167,11 +182,13 @@ class Schedule:
         group = f" in groups of {self.group}" if self.group > 1 else ""
         stays = f"{self.stays} stays" if self.sums is Sums.PSUM else "both stream"
         adds = " + row" * problem.bias + f" + {problem.epilogue}" * (problem.epilogue is not None)
-        swapped = ", short rows stream" if self.swapped else ""
+        swapped = ", short rows stream" if self.swapped or problem.out.across else ""
         operands = f"lhs {comes(problem.lhs)}{group}, rhs {comes(problem.rhs)}"
         return (
             f"{what}{adds}: {stays}, {operands}, k {whole} chunks summed in {self.sums.value}{swapped}, "
-            f"{self.leaves.value}" + (f" of {self.columns} columns" if self.leaves is Leaves.TILES else "")
+            f"{self.leaves.value}"
+            + (f" of {self.columns} columns" if self.leaves is Leaves.TILES else "")
+            + (f", columns on {problem.out.across} partitions" if problem.out.across else "")
         )
 
 
@@ -215,7 +232,7 @@ def suspects_name(operand: Operand, segment: Segment) -> str:
 def row_tiles(problem: Problem, schedule: Schedule, sizes: Sizes) -> int:
     """Banks of the sums that are stored together."""
     columns = max(1, min(schedule.rhs.rows, schedule.columns))
-    return -(-columns // sizes.bank_columns)
+    return -(-problem.width(columns) // sizes.bank_columns)
 
 
 def array_name(number: int) -> str:
@@ -255,6 +272,7 @@ def footprint(problem: Problem, schedule: Schedule, sizes: Sizes) -> dict[tuple[
             tiles["bits", ROW_BUFFERS] = max(bits, tiles.get(("bits", ROW_BUFFERS), 0))
     summed = schedule.sums is Sums.SBUF
     columns = min(problem.n_tiled if schedule.sums is Sums.PSUM else schedule.rhs.rows, schedule.columns)
+    columns = problem.width(columns)
     if schedule.leaves is Leaves.ROWS:
         tiles["rows", ROW_BUFFERS] = prod(problem.n) * itemsize(problem.out.dtype)
     elif schedule.leaves is Leaves.TILES:
@@ -263,7 +281,7 @@ def footprint(problem: Problem, schedule: Schedule, sizes: Sizes) -> dict[tuple[
     for at, (array, kept) in enumerate(zip(problem.arrays, schedule.rows, strict=True)):
         if not array.on_chip:
             taken = 1 if array.repeats else wide[kept]
-            tiles[array_name(at), 1 if kept is Kept.WHOLE else EPILOGUE_BUFFERS] = taken * itemsize(array.loaded)
+            tiles[array_name(at), schedule.array_buffers(problem, kept)] = taken * itemsize(array.loaded)
     for slot, at in product(range(TAKING_TURNS), range(0 if problem.epilogue is None else problem.epilogue.tiles)):
         tiles[between_name(slot, at), EPILOGUE_BUFFERS] = 4 * min(columns, sizes.bank_columns)
     if problem.epilogue is not None and schedule.swapped:

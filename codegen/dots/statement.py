@@ -25,7 +25,7 @@ from neuronx_cc.codegen.dots.problem import (
     segments_of,
 )
 from neuronx_cc.codegen.dots.schedule import FEW
-from neuronx_cc.codegen.emission.views import Atom, View, align
+from neuronx_cc.codegen.emission.views import Atom, View, align, unplaced
 from neuronx_cc.codegen.epilogues.work import Epilogue
 from neuronx_cc.ir.isa.program import Stream
 from neuronx_cc.ir.isa.timing import Timing
@@ -107,14 +107,16 @@ def problems_of(
 
     None where dims do not nest or cannot be tiled: k on the partitions, m on the result's, n free.
     """
-    dtype = pe_dtype(contraction.op)
-    refined = _refine(contraction, [each.view for each in bound], out_view, adds)
-    if refined is None:
+    dtype, written = pe_dtype(contraction.op), [out_view, *adds]
+    across = across_of(contraction, out_view)
+    lie = [unplaced(view.dtype, view.shape) if across and view.in_sbuf else view for view in written]
+    refined = _refine(contraction, [each.view for each in bound], lie[0], lie[1:])
+    if refined is None or (across and len(refined.n.sizes) > 1):
         return []
     b, m, n = refined.b, refined.m, refined.n
     out, *arrays = (
-        Result(view.in_sbuf, view.dtype, b.atoms[2 + i], m.atoms[1 + i], n.atoms[1 + i])
-        for i, view in enumerate((out_view, *adds))
+        Result(view.in_sbuf, view.dtype, b.atoms[2 + i], m.atoms[1 + i], n.atoms[1 + i], across)
+        for i, view in enumerate(written)
     )
     epilogue = _epilogue(contraction, bound, out, arrays)
     found = []
@@ -156,6 +158,12 @@ def problems_of(
         if not direct and _neighbours_have_long_runs(context.timing, refined, k, bound):
             found += [other for each in found[-len(tilings) :] if (other := _with_neighbours(each)) is not None]
     return found
+
+
+def across_of(contraction: Contraction, out: View) -> int:
+    """Partitions that the columns of a result lie on; 0 where they do not."""
+    columns = out.dims[len(out.dims) - contraction.free(1) :] if out.in_sbuf else ()
+    return next((atom.size for atoms in columns for atom in atoms if atom.partition), 0)
 
 
 def _epilogue(

@@ -71,6 +71,17 @@ def test_candidates_fit_and_are_different() -> None:
             assert (schedule.boxes == each.all_chunks) == (schedule.sums is Sums.PSUM)
 
 
+def test_candidates_with_columns_on_the_partitions_fit() -> None:
+    for rows, terms, columns in ((1, 128, 128), (1, 4096, 11_008), (16, 1021, 2048), (64, 512, 512)):
+        posed = problem(rows, terms, columns, "bf16")
+        posed = replace(posed, out=replace(posed.out, on_chip=True, across=128))
+        found = list(candidates(posed, TIMING))
+        assert found, posed
+        for schedule in found:
+            assert schedule.sums is Sums.BANKS
+            assert room_of(footprint(posed, schedule, TIMING.sizes)) <= posed.room
+
+
 def test_the_chosen_one_takes_least() -> None:
     for each in grid((1, 128, 513, 4096)):
         times = [estimate(each, schedule, TIMING) for schedule in candidates(each, TIMING)]

@@ -1,0 +1,86 @@
+"""Results of few rows whose columns lie on the partitions: as a contraction of these wants them, and with work for all
+partitions in what is computed of them.
+
+Columns of the stationary operand land on the partitions, so the many columns are stationary and the few rows stream
+past: a tile of 128 columns takes 64 cycles instead of 128. Each partition has neighbouring columns, which are a run
+where they are loaded or stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import inf
+
+from neuronx_cc.codegen.context import Context
+from neuronx_cc.codegen.dots.contraction import Bound, Contraction
+from neuronx_cc.codegen.dots.problem import divisor
+from neuronx_cc.codegen.dots.statement import problems_of
+from neuronx_cc.codegen.emission.accesses import Alloc
+from neuronx_cc.codegen.emission.views import View, unplaced
+from neuronx_cc.codegen.epilogues.arrays import views_of_cast
+from neuronx_cc.codegen.maps.plan import RESIDENT_STEPS, Partitions, resident_view
+from neuronx_cc.ir import hlo
+from neuronx_cc.ir.isa.program import Space
+from neuronx_cc.ir.types import itemsize
+
+LEAST_FILLED = 4
+"""Columns fill one part in so many of the partitions, at least."""
+WORTH = 0.94
+"""Of the time in rows, what it may take: it has four times the products, each of which is compiled and simulated."""
+
+
+def home_across(context: Context, contraction: Contraction, bound: Sequence[Bound]) -> View | None:
+    """A home for such a result, where it takes less time by estimate than a result in rows that goes to HBM and back;
+    None elsewhere.
+    """
+    result, step = contraction.result, contraction.step
+    (batch, rows, _), (_, columns, _) = contraction.sizes(0), contraction.sizes(1)
+    if batch or len(rows) > 1 or len(columns) != 1 or not _is_read_whole(result):
+        return None
+    shape, partitions = hlo.shape_of(result), divisor(columns[0], context.sizes.columns)
+    if partitions * LEAST_FILLED < context.sizes.columns or context.last_use(result) - step > RESIDENT_STEPS:
+        return None
+    lies = Partitions(len(rows), partitions, columns[0] // partitions)
+    nbytes = shape.size // partitions * itemsize(shape.dtype)
+    made = resident_view(Alloc(Space.SBUF, 0, nbytes), shape.dtype, shape.dims, lies)
+    adds = [
+        near_home(context, each, made) or unplaced(hlo.shape_of(each).dtype, shape.dims) for each in contraction.arrays
+    ]
+    across = _time(context, contraction, bound, made, adds)
+    if across == inf:
+        return None
+    stored = [unplaced(each.dtype, each.shape) for each in (made, *adds)]
+    in_rows = _time(context, contraction, bound, stored[0], stored[1:])
+    if across > WORTH * (in_rows + context.timing.arrival(shape.nbytes, context.timing.long_run)):
+        return None
+    alloc = context.new_resident(result, nbytes)
+    return None if alloc is None else resident_view(alloc, shape.dtype, shape.dims, lies)
+
+
+def _time(context: Context, contraction: Contraction, bound: Sequence[Bound], out: View, adds: Sequence[View]) -> float:
+    """Nanoseconds; infinite where arrays do not nest or nothing fits."""
+    found = problems_of(context, contraction, bound, out, adds)
+    return context.planner.time(context.planner.easiest(found)) if found else inf
+
+
+def _is_read_whole(value: hlo.SSAValue) -> bool:
+    """Whether contractions and maps read ``value`` as it is: parts of it are on some of the partitions only."""
+    users = [use.operation for use in value.uses]
+    return bool(users) and all(isinstance(user, hlo.DotOp | hlo.ElementwiseOp | hlo.ReduceOp) for user in users)
+
+
+def near_home(context: Context, array: hlo.SSAValue, out: View) -> View | None:
+    """How an array lies on chip, as the result does if that lies there, too; None if it does not."""
+    if views_of_cast(context, array):
+        return None
+    return next(
+        (view for view in context.views(array) if view.in_sbuf and (not out.in_sbuf or _alike(view, out))), None
+    )
+
+
+def _alike(view: View, other: View) -> bool:
+    """Whether elements of both lie on the same partitions, in the same order, whatever their types."""
+    return all(
+        [(atom.size, atom.partition) for atom in atoms] == [(atom.size, atom.partition) for atom in others]
+        for atoms, others in zip(view.dims, other.dims, strict=True)
+    )
