@@ -37,6 +37,10 @@ class Deferred:
     """A factor with few values a partition, instead of ``constant``."""
     partition: Block | None = None
     """One value a partition, instead of ``constant``."""
+    bias: Block | None = None
+    """One value a partition, added to that product: only activations read it."""
+    function: str = ""
+    """Of Scalar's tables: what the reading op computes of all that, if it is an activation of several ops."""
 
     @property
     def dtype(self) -> str:

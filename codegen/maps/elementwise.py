@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from math import frexp, isfinite, prod
+from math import copysign, frexp, isfinite, prod
 
 from neuronx_cc.codegen.emission.builder import Block
 from neuronx_cc.codegen.emission.emitter import Deferred, Emitter, Operand, Readable, Splat, block_of, fill, gpsimd
@@ -38,7 +38,7 @@ ACTIVATION = {opcode: engine_name(opcode) for opcode in UNARY if engine_name(opc
 """HLO opcode -> function of Scalar's tables (hardware sheet 4.1)."""
 IN_FP32 = frozenset([*ARITHMETIC, *ACTIVATION])
 """Ops that one instruction computes in FP32, whatever floats it reads."""
-ROUNDED = IN_FP32 - hlo.opcodes(hlo.ExtremeOp) | {"divide"}
+ROUNDED = IN_FP32 | {"divide"}
 """Ops whose last instruction rounds its FP32 result to the type that it writes."""
 
 
@@ -64,10 +64,20 @@ def arithmetic(e: Emitter, alu: str, out: Block, lhs: Readable, rhs: Readable) -
     assert isinstance(block, Block)
     assert isinstance(splat, Splat)
     flags = [] if block is lhs else ["reverse0"]
-    if e.scalar_is_free() and alu == "multiply":
-        e.over("activation", Stream.SCALAR, [out], [block], alu=["copy"], imm=[splat.value])
+    if e.scalar_is_free() and (alu == "multiply" or _rectifies(alu, splat)):
+        function, factor = ("copy", splat.value) if alu == "multiply" else ("relu", 1.0)
+        e.over("activation", Stream.SCALAR, [out], [block], alu=[function], imm=[factor])
         return
     e.over("tensor_scalar", Stream.VECTOR, [out], [block], alu=[alu], imm=[splat.value], flags=flags)
+
+
+def is_rectifier(limit: float) -> bool:
+    """Whether ``max(x, limit)`` is what Scalar's rectifier makes, down to the sign of zero."""
+    return limit == 0 and copysign(1, limit) > 0
+
+
+def _rectifies(alu: str, other: Operand) -> bool:
+    return alu == "max" and isinstance(other, Splat) and is_rectifier(other.value)
 
 
 def _one_a_partition(e: Emitter, block: Block, out: Block) -> Block | None:
@@ -98,7 +108,14 @@ def _after_deferred(e: Emitter, alu: str, out: Block, lhs: Readable, rhs: Readab
     assert not isinstance(other, Deferred), "one operand is deferred at most"
     alus = [deferred.alu, alu]
     flags = (["reverse0"] if deferred.reverse else []) + ([] if first else ["reverse1"])
-    if deferred.partition is not None:
+    linear = deferred.alu == "multiply" or (deferred.alu == "add" and deferred.partition is not None)
+    if _rectifies(alu, other) and (deferred.bias is not None or (linear and e.scalar_is_free())):
+        _activation(e, "relu", out, deferred)
+        return
+    assert deferred.bias is None, "what else reads a summand is no activation"
+    if alus == ["multiply", "add"] and isinstance(other, Block) and partition_scalar(other) and e.scalar_is_free():
+        _activation(e, "copy", out, replace(deferred, bias=other))
+    elif deferred.partition is not None:
         _after_partition(e, alus, out, deferred.block, partition_block(deferred.partition), other, flags)
     elif isinstance(other, Splat):
         imm = [deferred.constant, other.value]
@@ -132,8 +149,8 @@ def _after_partition(
 def _read_deferred(e: Emitter, opcode: str, out: Block, readable: Sequence[Readable]) -> None:
     """An op with a deferred operand: arithmetic, scaled activations, the pair of a rotation, or a whole function."""
     first = readable[0]
-    if isinstance(first, Deferred) and first.alu in SCALAR_FUNCTIONS:
-        e.over("activation", Stream.SCALAR, [out], [first.block], alu=[first.alu], imm=[1.0])
+    if isinstance(first, Deferred) and first.function:
+        _activation(e, first.function, out, first)
         return
     if isinstance(first, Deferred) and first.alu == ROTATE:
         e.over("int_tensor_tensor", Stream.GPSIMD, [out], [first.block], alu=[ROTATE], imm=[first.constant])
@@ -142,11 +159,19 @@ def _read_deferred(e: Emitter, opcode: str, out: Block, readable: Sequence[Reada
         arithmetic(e, ARITHMETIC[opcode], out, first, readable[1])
         return
     assert isinstance(first, Deferred)
-    if first.scale is not None:
-        _scaled(e, ACTIVATION[opcode], out, first.block, first.scale)
+    _activation(e, ACTIVATION[opcode], out, first)
+
+
+def _activation(e: Emitter, function: str, out: Block, of: Deferred) -> None:
+    """``function`` of a product, a sum with one value a partition, or both, in one Scalar instruction."""
+    if of.scale is not None:
+        _scaled(e, function, out, of.block, of.scale)
         return
-    alu, imm = [ACTIVATION[opcode]], [first.constant]
-    e.over("activation", Stream.SCALAR, [out], [first.block], alu=alu, imm=imm)
+    scale, bias = (of.partition, of.bias) if of.alu == "multiply" else (None, of.partition)
+    ins = [of.block, *(partition_block(each) for each in (scale, bias) if each is not None)]
+    flags = ["scale_ap"] * (scale is not None) + ["bias"] * (bias is not None)
+    factor = of.constant if of.alu == "multiply" and scale is None else 1.0
+    e.over("activation", Stream.SCALAR, [out], ins, alu=[function], imm=[factor], flags=flags)
 
 
 def _scaled(e: Emitter, alu: str, out: Block, block: Block, scale: Block) -> None:
@@ -165,8 +190,10 @@ def defer(op: hlo.HloOp, ins: Sequence[Readable], scale: int = -1, partition: in
     lhs, rhs = ins
     if partition >= 0:
         block, value = ins[1 - partition], ins[partition]
-        assert isinstance(block, Block)
         assert isinstance(value, Block)
+        if isinstance(block, Deferred):
+            return replace(block, bias=value)
+        assert isinstance(block, Block)
         return Deferred(block, ARITHMETIC[op.opcode], 0.0, partition == 0, partition=value)
     if scale >= 0:
         block, factor = ins[1 - scale], ins[scale]

@@ -34,8 +34,9 @@ class Operands:
             return [self.read(operand, here) for operand in op.sources]
         name, start = self.fusion.functions[op]
         block = self.read(start, here)
-        assert isinstance(block, Block), "what a function reads twice is no part of another's instruction"
-        return [Deferred(block, name, 1.0, False)]
+        assert not isinstance(block, Splat), "a function of a constant is one"
+        whole = Deferred(block, "multiply", 1.0, False) if isinstance(block, Block) else block
+        return [replace(whole, function=name)]
 
     def read(self, operand: hlo.SSAValue, here: Mapping[hlo.SSAValue, Block]) -> Readable:
         """``operand``, of which the tiles are ``here``."""

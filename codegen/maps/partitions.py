@@ -13,7 +13,7 @@ from math import prod
 from neuronx_cc.codegen.emission.builder import Block
 from neuronx_cc.codegen.emission.emitter import Deferred, Readable
 from neuronx_cc.codegen.formation.graph import Kernel, trace
-from neuronx_cc.codegen.maps.elementwise import ARITHMETIC
+from neuronx_cc.codegen.maps.elementwise import ACTIVATION, ARITHMETIC, is_rectifier
 from neuronx_cc.codegen.maps.fusion import Fusion
 from neuronx_cc.ir import hlo
 
@@ -43,17 +43,71 @@ def defer_partitions(
         user = next(iter(value.uses)).operation
         if not isinstance(user, hlo.HloOp) or user.opcode not in ARITHMETIC or user in taken:
             continue
-        if member.get(user.results[0]) is not kernel or not _is_whole(op, kernel) or not _is_whole(user, kernel):
+        place = _place(op, kernel, member, blocks, steps)
+        if place is None or member.get(user.results[0]) is not kernel or not _is_whole(user, kernel):
             continue
-        partitions = [_is_partition(blocks.get(operand), steps) for operand in op.sources]
-        if sum(partitions) != 1 or trace(op.sources[partitions.index(True)], kernel, member) is not None:
-            continue
-        array = op.sources[partitions.index(False)]
-        source = trace(array, kernel, member)
-        if splat(array) is None and not (isinstance(source, hlo.OpResult) and source.op in deferred):
-            found[op], deferred[op] = partitions.index(True), narrowed.get(user, user)
+        array = op.sources[1 - place]
+        if splat(array) is None and _inside(array, kernel, member, fusion) is None:
+            found[op], deferred[op] = place, narrowed.get(user, user)
             taken |= {op, user}
+    for op in kernel.ops:  # sums on the way into activations, whose products may be above
+        if op.opcode != "add" or op in deferred or op.results[0] in blocks:
+            continue
+        root, place = _activation_of(op, kernel, member, fusion, splat), _place(op, kernel, member, blocks, steps)
+        if root is None or place is None or splat(op.sources[1 - place]) is not None:
+            continue
+        inner = _inside(op.sources[1 - place], kernel, member, fusion)
+        if inner is None or (inner.opcode == "multiply" and deferred.get(inner) is op):
+            found[op], deferred[op] = place, narrowed.get(root, root)
     return found
+
+
+def _place(
+    op: hlo.HloOp,
+    kernel: Kernel,
+    member: dict[hlo.SSAValue, Kernel],
+    blocks: Mapping[hlo.SSAValue, Block],
+    steps: Mapping[int, int],
+) -> int | None:
+    """Which operand of ``op``, and that alone, is one value a partition from outside; None for rows, too."""
+    partitions = [_is_partition(blocks.get(operand), steps) for operand in op.sources]
+    if sum(partitions) != 1 or not _is_whole(op, kernel):
+        return None
+    place = partitions.index(True)
+    return place if trace(op.sources[place], kernel, member) is None else None
+
+
+def _inside(
+    value: hlo.SSAValue, kernel: Kernel, member: dict[hlo.SSAValue, Kernel], fusion: Fusion
+) -> hlo.HloOp | None:
+    """The op that makes ``value`` inside the instruction of another."""
+    source = trace(value, kernel, member)
+    owner = source.owner if source is not None else None
+    return owner if isinstance(owner, hlo.HloOp) and owner in fusion.users else None
+
+
+def _activation_of(
+    op: hlo.HloOp,
+    kernel: Kernel,
+    member: dict[hlo.SSAValue, Kernel],
+    fusion: Fusion,
+    splat: Callable[[hlo.SSAValue], float | None],
+) -> hlo.HloOp | None:
+    """What alone reads ``op`` if it is an activation, of one op or several, which adds one value a partition itself."""
+    value = op.results[0]
+    readers = {use.operation for use in value.uses}
+    for root, (_, start) in fusion.functions.items():
+        ends = {root, fusion.users.get(root, root)}
+        if start is value and readers <= {*ends, *(part for part, user in fusion.users.items() if user in ends)}:
+            return root
+    user = next(iter(value.uses)).operation if value.has_one_use() else None
+    if not isinstance(user, hlo.HloOp) or member.get(user.results[0]) is not kernel or not _is_whole(user, kernel):
+        return None
+    if user in fusion.functions or (user in fusion and fusion.casts.get(fusion.users[user]) is not user):
+        return None
+    limits = [limit for operand in user.sources if (limit := splat(operand)) is not None]
+    rectifies = user.opcode == "maximum" and any(map(is_rectifier, limits))
+    return user if user.opcode in ACTIVATION or rectifies else None
 
 
 def _is_partition(block: Block | None, steps: Mapping[int, int]) -> bool:

@@ -9,9 +9,10 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
-from generated import TRN1, check_function
+from generated import TRN1, check_function, compile_text, text_of
 from jax import lax
 
+from neuronx_cc.ir.isa.program import Instr
 from neuronx_cc.ir.machine import Machine
 from neuronx_cc.ir.targets import find_machine
 
@@ -22,6 +23,8 @@ CHAINS: dict[str, Callable[..., Any]] = {
     "norm": lambda y, scale, bias, each: jnp.maximum((y - bias) * (scale * lax.rsqrt(bias * bias + 1)) + scale, 0),
     "residual": lambda y, scale, bias, each: jax.nn.relu((y - bias) * scale + each),
     "silu": lambda y, scale, bias, each: jax.nn.silu(y * scale + bias) * each,
+    "shift": lambda y, scale, bias, each: jnp.maximum(y + 0.25, 0) + jnp.maximum(y - 0.5, 0) * scale,
+    "clamp": lambda y, scale, bias, each: jnp.clip(y * scale + bias, 0, 6).astype(jnp.bfloat16),
     "select": lambda y, scale, bias, each: jnp.where(each > 0, y, 0.1 * y),
 }
 # batch, side, inputs, outputs, taps, stride, groups, dilation of the input
@@ -86,7 +89,7 @@ def run(
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("form", FORMS)
 def test_values(form: str, layout: str) -> None:
-    for name in ("bias", "norm", "residual", "silu"):
+    for name in ("bias", "norm", "residual", "silu", "shift", "clamp"):
         run(name, FORMS[form], layout)
 
 
@@ -119,3 +122,19 @@ def test_no_map_is_left(name: str) -> None:
     kinds = run(name, (1, 28, 64, 64, 3, 1, 1, 1), "first")
     assert "convolution" in kinds
     assert kinds.count("map") <= (name in ("norm", "select"))  # scales and predicates are made apart
+
+
+@pytest.mark.parametrize("function", ["silu", "relu", "tanh", "relu6"])
+@pytest.mark.parametrize("outputs", [24, 200])
+def test_factor_summand_and_function_of_a_feature_are_one_instruction(function: str, outputs: int) -> None:
+    x, w, scale, bias = (np.ones(dims, np.float32) for dims in ((1, 64, 8, 8), (outputs, 64, 1, 1), outputs, outputs))
+
+    def program(x: Any, w: Any, scale: Any, bias: Any) -> Any:
+        y = lax.conv_general_dilated(x, w, (1, 1), "SAME") * scale[:, None, None] + bias[:, None, None]
+        return lax.conv_general_dilated(getattr(jax.nn, function)(y), w.transpose(1, 0, 2, 3), (1, 1), "SAME")
+
+    records = compile_text(text_of(program, x, w, scale, bias), auto_cast="matmult").program.records
+    made = [each for each in records if isinstance(each, Instr) and {"scale_ap", "bias"} <= each.flags]
+    assert {each.alu[0] for each in made} == {"copy" if function == "relu6" else function}
+    ends = [each for each in records if isinstance(each, Instr) and each.alu == ("max", "min")]
+    assert {each.outs[0].dtype for each in ends} == ({"bf16"} if function == "relu6" else set())
