@@ -89,9 +89,7 @@ def _folds_along(problem: Problem, array: Operand) -> bool:
 
 def _copies(problem: Problem) -> Iterator[Copies | None]:
     yield None
-    # a kernel whose outputs lie apart would be spread element by element
-    dense = problem.fold is not None or not problem.kernel_is_direct or problem.w.near(0)
-    if not problem.features.packs_partitions or problem.groups % problem.pack or problem.batch_groups > 1 or not dense:
+    if not problem.features.packs_partitions or problem.groups % problem.pack or problem.batch_groups > 1:
         return
     far = not problem.x.on_chip and not problem.turns_input
     for residues in (False, True)[: 1 + far]:

@@ -343,8 +343,11 @@ def _spread(problem: Problem, schedule: Schedule, timing: Timing) -> tuple[Work,
     """Copies of a kernel beside those of the input, and how long they take beyond that."""
     if schedule.copies is None:
         return NOTHING, 0.0
-    elements = problem.partitions * problem.chunks * problem.taps * schedule.outputs
-    work = timing.transfer(elements * itemsize(problem.dtype), schedule.outputs * itemsize(problem.dtype), "chip")
+    width, dense = itemsize(problem.dtype), problem.fold is not None or problem.w.near(0)
+    nbytes = problem.partitions * problem.chunks * problem.taps * schedule.outputs * width
+    # a kernel that is loaded as it lies has its outputs where those lie
+    run = width if kernel_way(problem) is Kernel.LOADED and not dense else schedule.outputs * width
+    work = timing.transfer(nbytes, run, "chip")
     return work, timing.transfer_latency * (1 + schedule.copies.in_steps)
 
 

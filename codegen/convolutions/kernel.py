@@ -85,6 +85,7 @@ def _lower(context: Context, convolving: Convolving, apart: bool) -> None:
     if finite is not None:
         with finite.otherwise():
             _lower_apart(context, convolving)
+    placed.columns.free()
 
 
 def _lower_apart(context: Context, convolving: Convolving) -> None:

@@ -22,13 +22,24 @@ from neuronx_cc.codegen.convolutions.problem import (
     stride_of,
 )
 from neuronx_cc.codegen.dots.problem import PE_DTYPES, rounding_of
-from neuronx_cc.codegen.emission.views import View, coalesce
+from neuronx_cc.codegen.emission.builder import Block
+from neuronx_cc.codegen.emission.tiles import TilePool
+from neuronx_cc.codegen.emission.views import Atom, View, coalesce
 from neuronx_cc.codegen.epilogues.arrays import views_of_cast
 from neuronx_cc.codegen.epilogues.chain import Chain
-from neuronx_cc.codegen.maps.plan import RESIDENT_STEPS, Partitions, partition_divisor, partitions_of, resident_view
+from neuronx_cc.codegen.maps.plan import (
+    RESIDENT_STEPS,
+    Partitions,
+    load_stream,
+    partition_divisor,
+    partitions_of,
+    resident_view,
+)
+from neuronx_cc.codegen.movement import column_kernel
 from neuronx_cc.codegen.movement.halves import carrier_of
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import WindowDim
+from neuronx_cc.ir.isa.program import Stream
 from neuronx_cc.ir.types import FLOATS, itemsize
 from neuronx_cc.passes.features_first import CHANNELS
 
@@ -123,6 +134,8 @@ class Placed:
     input: hlo.SSAValue
     weights: hlo.SSAValue
     """What ``x`` and ``w`` are homes of."""
+    columns: TilePool
+    """Those of ``adds`` that were brought on chip, until all is computed."""
 
 
 def dense_view(context: Context, value: hlo.SSAValue, order: Sequence[int], channels: int) -> View:
@@ -145,7 +158,8 @@ def place(context: Context, convolving: Convolving, apart: bool) -> Placed:
     x, features, pack = _input(context, form, value, pack)
     out = _output(context, form, convolving, pack, height)
     chain, given = convolving.chain, () if convolving.chain is None else convolving.chain.arrays
-    adds = tuple(_array(context, form, value, out) for value in given)
+    columns = TilePool(context.builder, "columns of an epilogue")
+    adds = tuple(_brought(_array(context, form, value, out), out, load_stream(value), columns) for value in given)
     arrays = tuple(operand(view, Home.CHIP if view.in_sbuf else Home.HBM) for view in adds)
     last = not out.in_sbuf and stride_of(out, 1) == itemsize(out.dtype) and form.sizes[2][1] > 1
     if last and not x.in_sbuf:
@@ -189,7 +203,7 @@ def place(context: Context, convolving: Convolving, apart: bool) -> Placed:
         read, like = problems[0].repeats, [problems[0].loaded(array) for array in arrays]
         epilogue = chain.ready(tuple(map(read, arrays))).record(like, out.dtype, 1.0)
         problems = [replace(problem, epilogue=epilogue) for problem in problems]
-    return Placed(op, chain, context.planner.easiest(problems), x, w, out, adds, data, value, weights)
+    return Placed(op, chain, context.planner.easiest(problems), x, w, out, adds, data, value, weights, columns)
 
 
 def _pack(form: Form, most_inputs: int, most_outputs: int, apart: bool) -> int:
@@ -241,6 +255,26 @@ def _array(context: Context, form: Form, value: hlo.SSAValue, out: View) -> View
             return lies
     found = context.hbm(value)
     return (found if _is_even(found) else context.dense(value)).transpose(order)
+
+
+def _brought(view: View, out: View, stream: Stream, columns: TilePool) -> View:
+    """``view``, or its values on chip, all at once, if it has one for each of several features a partition of ``out``.
+
+    Blocks of results would each load theirs, and wait for that.
+    """
+    partitions, others = partitions_of(out), [atom for axis, dim in enumerate(view.dims) if axis != 1 for atom in dim]
+    features = coalesce(view.dims[1])
+    if view.in_sbuf or partitions is None or any(atom.stride for atom in others) or len(features) != 1:
+        return view
+    ((count, stride),) = ((atom.size, atom.stride) for atom in features)
+    size = partitions.size
+    if view.dtype not in FLOATS or count <= size or partitions.axis != 1 or partitions.inner != 1:
+        return view
+    tile = columns.apart([count // size], "f32", size)
+    lies = Block(view.alloc, view.dtype, view.start, (Atom(size, stride), Atom(count // size, size * stride)))
+    column_kernel.copy(columns.builder, tile, lies, stream)
+    dims = tuple(tile.dims[::-1] if axis == 1 else (Atom(view.shape[axis], 0),) for axis in range(len(view.dims)))
+    return View(tile.alloc, "f32", tile.offset, dims)
 
 
 def _alike(view: View, out: View) -> bool:

@@ -17,8 +17,12 @@ from neuronx_cc.ir.types import itemsize
 
 ROW_BUFFERS = 2
 """Of what is transposed next, or moved between its padding."""
+KERNEL_BUFFERS = 8
+"""Of parts of a kernel that are transposed or spread next, at most: each takes the latency of a transfer to come."""
 SPREAD_BUFFERS = 4
 """Of positions of kernels that share a tile: each goes through several engines."""
+KERNEL_SHARE = 16
+"""They take one part in so many of the room."""
 MOST_TILES = 8
 """Of positions that are loaded together, to be transposed one after the other."""
 POSITION_BUFFERS = 3
@@ -187,12 +191,12 @@ def footprint(problem: Problem, schedule: Schedule, sizes: Sizes) -> dict[tuple[
         tiles["unconverted kernel", ROW_BUFFERS] = loaded * itemsize(problem.kernel_stored)
     if kernel_way(problem) is Kernel.TRANSPOSED:
         natural = natural_bytes(given, schedule.natural)
-        tiles["natural kernel", ROW_BUFFERS] = natural
+        tiles["natural kernel", kernel_buffers(problem, schedule, sizes)] = natural
         bits = max(bits, natural if problem.pack == 1 else features)
         if problem.pack > 1:
             tiles["spread kernel", SPREAD_BUFFERS] = features
     if kernel_way(problem) is Kernel.SPREAD:
-        tiles["kernel of each group", ROW_BUFFERS] = given.taps * given.outputs * size
+        tiles["kernel of each group", kernel_buffers(problem, schedule, sizes)] = given.taps * given.outputs * size
         if given.kernel_in_rows:
             tiles["natural kernel", ROW_BUFFERS] = given.pack_outputs * size
             bits = max(bits, given.pack_outputs * size)
@@ -241,6 +245,19 @@ def natural_bytes(problem: Problem, part: Part) -> int:
     """Bytes a partition of what is loaded of a kernel to be transposed."""
     features = problem.inputs if part.chunks >= problem.chunks else part.chunks * problem.partitions
     return features * part.taps(problem) * itemsize(problem.dtype)
+
+
+def kernel_buffers(problem: Problem, schedule: Schedule, sizes: Sizes) -> int:
+    """Of what is loaded of a kernel to be transposed, or spread: of as many parts as there are, in a share of the
+    room."""
+    given, natural = problem.given, schedule.natural
+    if kernel_way(problem) is Kernel.SPREAD:
+        parts, nbytes = given.packs, given.taps * given.outputs * itemsize(given.dtype)
+    else:
+        outputs = schedule.outputs if problem.fold is None else given.pack_outputs
+        parts = -(-outputs // min(sizes.rows, sizes.columns)) * -(-given.chunks // natural.chunks)
+        parts, nbytes = parts * (given.taps // natural.taps(given)), natural_bytes(given, natural)
+    return max(ROW_BUFFERS, min(KERNEL_BUFFERS, parts, given.room // KERNEL_SHARE // sizes.aligned(nbytes)))
 
 
 def _is_copied(problem: Problem, schedule: Schedule) -> bool:

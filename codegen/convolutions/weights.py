@@ -16,7 +16,14 @@ from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.convolutions.folding import Folded
 from neuronx_cc.codegen.convolutions.placement import Placed
 from neuronx_cc.codegen.convolutions.problem import Problem, Segment, atom_of
-from neuronx_cc.codegen.convolutions.schedule import ROW_BUFFERS, SPREAD_BUFFERS, Kernel, Schedule, kernel_way
+from neuronx_cc.codegen.convolutions.schedule import (
+    ROW_BUFFERS,
+    SPREAD_BUFFERS,
+    Kernel,
+    Schedule,
+    kernel_buffers,
+    kernel_way,
+)
 from neuronx_cc.codegen.convolutions.stage import PackAt
 from neuronx_cc.codegen.convolutions.turn import Turner
 from neuronx_cc.codegen.dots import conversion
@@ -166,6 +173,10 @@ class Kernels:
     def _stream(self) -> Stream:
         return load_stream(self.placed.weights)
 
+    @property
+    def _buffers(self) -> int:
+        return kernel_buffers(self.solved, self.schedule, self.emitter.builder.sizes)
+
     def _fill(self, target: Block, source: Block, stream: Stream) -> None:
         """Load ``source``, and convert it on chip where it is stored in 8 bits."""
         problem, builder = self.placed.problem, self.emitter.builder
@@ -262,7 +273,7 @@ class Kernels:
         """Of kernels [groups, positions, outputs] each on the columns of its group, zeros on those of the others."""
         problem = self.placed.problem
         sizes = [problem.taps, problem.outputs]
-        each = self.tiles.tile(problem.dtype, sizes, pack.groups, "kernel of each group", ROW_BUFFERS)
+        each = self.tiles.tile(problem.dtype, sizes, pack.groups, "kernel of each group", self._buffers)
         (segment,) = problem.features.segments
         source = self._source(pack, outs.first, pack.groups * problem.outputs, PartAt(segment, Affine(), 1))
         (features, _, _, *spatial), output = source.dims, atom_of(self.placed.w, 0).stride
@@ -334,7 +345,7 @@ class Kernels:
             free = source.dims[1:]
             order = sorted(range(len(free)), key=lambda dim: -abs(free[dim].stride))
             sizes = [free[dim].size for dim in order]
-            stored = self.tiles.tile(problem.dtype, sizes, rows, "natural kernel", ROW_BUFFERS)
+            stored = self.tiles.tile(problem.dtype, sizes, rows, "natural kernel", self._buffers)
             natural = stored.select([0, *(1 + order.index(dim) for dim in range(len(free)))])
             by_stride = [0, *(1 + dim for dim in order)]
             self._fill(natural.select(by_stride), source.select(by_stride), self._stream)
