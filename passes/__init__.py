@@ -77,6 +77,7 @@ PASSES = {
         "split_int64",
         "split_large_windows",
         "split_long_rows",
+        "stack_parameters",
         "thin_dots",
         "turn_products",
         "views_before_sums",

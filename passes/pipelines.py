@@ -103,6 +103,7 @@ DEFAULT_PIPELINE: Pipeline = (
             "canonicalize",
             "fold_large_constants",
             "cse",
+            "stack_parameters",
             "cast_on_load",
             "remove_barriers",
             "simplify_control",
