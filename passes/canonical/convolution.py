@@ -1,6 +1,7 @@
 """Rewrites of convolutions for the pass ``canonicalize``.
 
 * A kernel that is reversed along window dims becomes a reversed window.
+* Zeros around an input, as frameworks pad where both sides differ, are padding of the window.
 * One whose result has one position becomes a dot over input features and window where these are neighbouring dims of
   both operands: fully connected layers written as convolutions, some gradients of 1 x 1 kernels, convolutions without
   window dims. Others are better contracted as convolutions, position by position.
@@ -16,6 +17,7 @@ from math import prod
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import DotDims, WindowDim
 from neuronx_cc.ir.hlo.editing import insert_before
+from neuronx_cc.passes.analysis.values import splat_number
 from neuronx_cc.passes.canonical.gradients import window_as_input
 from neuronx_cc.passes.canonical.movement import reshaped
 from neuronx_cc.passes.canonical.patches import patches
@@ -39,6 +41,24 @@ def _reversed_kernel(op: hlo.ConvolutionOp, scope: Scope) -> Value | None:
     )
     properties = {**op.properties, "window": hlo.WindowAttr(window)}
     return insert_before(op, hlo.ConvolutionOp, (op.lhs, inner.operand), op.results[0].type, op.loc, properties)
+
+
+def _padded_input(op: hlo.ConvolutionOp, scope: Scope) -> Value | None:
+    pad, dims, window = result_op(op.lhs), op.dims.data, op.window.data
+    if not isinstance(pad, hlo.PadOp) or splat_number(pad.rhs, scope.module) != 0:
+        return None
+    around = pad.padding.data
+    inside = [dim for axis, dim in enumerate(around) if axis not in dims.lhs_spatial]
+    if any(dim.low or dim.high for dim in inside) or any(dim.interior or min(dim.low, dim.high) < 0 for dim in around):
+        return None
+    if any(dim.lhs_dilation > 1 for dim in window):
+        return None
+    wider = tuple(
+        replace(dim, pad_low=dim.pad_low + around[axis].low, pad_high=dim.pad_high + around[axis].high)
+        for axis, dim in zip(dims.lhs_spatial, window, strict=True)
+    )
+    properties = {**op.properties, "window": hlo.WindowAttr(wider)}
+    return insert_before(op, hlo.ConvolutionOp, (pad.lhs, op.rhs), op.results[0].type, op.loc, properties)
 
 
 def _single_position(op: hlo.ConvolutionOp, scope: Scope) -> Value | None:
@@ -90,5 +110,5 @@ def _adjacent(dims: tuple[int, ...], feature: int, spatial: tuple[int, ...]) -> 
 
 
 RULES: dict[type, tuple[Rule, ...]] = {
-    hlo.ConvolutionOp: (_reversed_kernel, _single_position, window_as_input, patches)
+    hlo.ConvolutionOp: (_reversed_kernel, _padded_input, _single_position, window_as_input, patches)
 }
