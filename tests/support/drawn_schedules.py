@@ -13,6 +13,7 @@ from neuronx_cc.codegen import choose
 from neuronx_cc.codegen.attention import choose as attentions
 from neuronx_cc.codegen.attention import kernel as attention_kernel
 from neuronx_cc.codegen.attention import schedule as attention_schedules
+from neuronx_cc.codegen.dots import across
 from neuronx_cc.codegen.maps import joined
 from neuronx_cc.codegen.reductions import reduce_kernel, reduce_plan
 
@@ -21,7 +22,8 @@ from neuronx_cc.codegen.reductions import reduce_kernel, reduce_plan
 def drawn_schedules(seed: int | None) -> Iterator[None]:
     """Contractions, convolutions, attentions, reductions and maps take any candidate; equal problems the same one.
 
-    Without a seed, attentions are one kernel each wherever they fit, and nothing is drawn.
+    Without a seed, nothing is drawn. Either way, attentions are one kernel each, and columns of few rows lie on the
+    partitions, wherever that is possible.
     """
 
     def one_of(problem: Any, candidates: Iterable[Any]) -> Any:
@@ -39,6 +41,7 @@ def drawn_schedules(seed: int | None) -> Iterator[None]:
 
     with contextlib.ExitStack() as stack:
         stack.enter_context(mock.patch.object(attentions, "apart", return_value=math.inf))
+        stack.enter_context(mock.patch.object(across, "WORTH", math.inf))
         if seed is not None:
             for place, function in (
                 (choose, of_family),

@@ -278,6 +278,46 @@ def _step(g: Sketch, z: Value) -> Value:
     return _normal(g, z, [len(z.dims) - 1])
 
 
+# ---- networks of few rows ------------------------------------------------------------------------------------
+
+
+def rows(g: Sketch) -> None:
+    """As in decoding: products of few rows, gated or not, norms and residual sums between them, and other readers."""
+    dtype = g.random.choice(("f32", "f32", "bf16", "f16"))
+    few = g.random.choice((1, 1, 1, 2, 3, 4, 8, 16, 17, 64))
+    dims = g.random.choice(((few,), (few,), (few,), (1, few), (2, few)))
+    width = edge(g, 20 * g.largest / prod(dims), 2)
+    x = real(g, dtype, (*dims, width))
+    first = len(g.values)
+    for _ in range(g.random.choice((1, 2, 2, 3))):
+        before, width = x, x.dims[-1]
+        if g.chance(0.6):
+            x = _normal(g, x, [len(dims)])
+        hidden = edge(g, min(2048, 40 * g.largest / width), 2)
+        y = _of_rows(g, x, hidden)
+        if g.chance(0.4):
+            gate = g.random.choice(ACTIVATIONS).format(_of_rows(g, x, hidden).name)
+            y = g.like(y, f"({y.name} * {gate}).astype({y.name}.dtype)", 300)
+        for _ in range(g.random.choice((0, 0, 1, 2))):
+            y = _step(g, y)
+        x = widened(g, _of_rows(g, g.bounded(y, 9.0), width), before.dtype)
+        if g.chance(0.6):
+            x = g.like(x, f"{before.name} + {x.name}", before.most + x.most)
+        x = g.bounded(x, 9.0)
+    if g.chance(0.3):
+        x = g.like(x, f"{x.name}[..., ::-1]") if g.chance(0.5) else g.reshape_to(x, (prod(x.dims),))
+    alone(g, first, x)
+
+
+def _of_rows(g: Sketch, x: Value, columns: int) -> Value:
+    """Rows times a matrix, which lies either way, maybe with a bias."""
+    terms, form = x.dims[-1], g.random.choice(("kn", "kn", "kn", "nk"))
+    w = real(g, x.dtype, (terms, columns) if form == "kn" else (columns, terms), 2.0)
+    text = f"({x.name} @ {w.name}{'' if form == 'kn' else '.T'}) / {terms**0.5:.3f}"
+    y = g.let(text, x.dtype, (*x.dims[:-1], columns), 9, False)
+    return g.like(y, f"{y.name} + {real(g, y.dtype, (columns,)).name}", 12) if g.chance(0.4) else y
+
+
 # ---- norms ---------------------------------------------------------------------------------------------------
 
 
@@ -417,4 +457,10 @@ def _conv_gradient(g: Sketch, x: Value, k: Value, convolve: str, dims: tuple[int
             y = _step(g, y)
 
 
-NEIGHBOURHOODS = {"attention": (attention,), "epilogue": (epilogue,), "norm": (norm,), "block": (block,)}
+NEIGHBOURHOODS = {
+    "attention": (attention,),
+    "epilogue": (epilogue,),
+    "rows": (rows,),
+    "norm": (norm,),
+    "block": (block,),
+}

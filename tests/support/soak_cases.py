@@ -66,7 +66,7 @@ class Case:
     drawn: int | None = None
     """By which seed schedules are drawn; None: the best by estimate."""
     fused: bool = False
-    """Whether attentions are one kernel wherever they fit."""
+    """Whether attentions are one kernel, and columns of few rows lie on the partitions, wherever that is possible."""
     watched: bool = False
     """Whether it runs as in the JAX backend, which infinities do not spread in."""
 
