@@ -29,10 +29,12 @@ MOST_ELEMENTS = 4096
 
 
 def takes(context: Context, op: hlo.ReduceOp, rows: int, row: int) -> bool:
-    """Whether ``rows`` rows of ``row`` elements that ``op`` folds may be spread over the partitions."""
+    """Whether ``rows`` rows of ``row`` elements that ``op`` folds may be spread over the partitions: their sums are in
+    one bank of PSUM.
+    """
     types = {hlo.shape_of(value).dtype for value in (op.sources[0], op.results[0])}
     adds = types == {"f32"} and context.combiners.get(op.to_apply.data[0]) == "add"
-    partitions = _partitions(context, row) if adds else 0
+    partitions = _partitions(context, row) if adds and rows <= context.sizes.bank_columns else 0
     return partitions * LEAST_FILLED >= context.sizes.rows and rows * row <= MOST_ELEMENTS * partitions
 
 
