@@ -17,6 +17,7 @@ from neuronx_cc.codegen.emission.views import View, linear, unplaced
 from neuronx_cc.codegen.epilogues.arrays import views_of_cast
 from neuronx_cc.codegen.formation.graph import repeats
 from neuronx_cc.codegen.maps.plan import RESIDENT_STEPS, Partitions, partitions_of, resident_view
+from neuronx_cc.codegen.movement.straight import interleaves
 from neuronx_cc.codegen.movement.transfer import transfer
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.program import Space, Stream
@@ -65,8 +66,10 @@ def _bind(context: Context, contraction: Contraction, index: int) -> Bound:
     literal = context.literal(value)
     if literal is not None:
         return Bound(value, literal[0].transpose(order), literal[1])
-    for view in context.views(value) if hlo.shape_of(value).dtype not in DECODED else ():
-        view = view.transpose(order)
+    views = [view.transpose(order) for view in context.views(value)]
+    ahead, free, _ = map(len, contraction.sizes(index))
+    views.sort(key=lambda view: interleaves(view, range(ahead), range(ahead + free, len(order))))
+    for view in views if hlo.shape_of(value).dtype not in DECODED else ():
         batch, rows, contracted = contraction.classes(view, index)
         usable = batch.partition_atom is None and view.partition_atom is not None
         if not view.in_sbuf or (

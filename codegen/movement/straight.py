@@ -6,17 +6,21 @@ more elements are contracted than are staged whole, if these are no progression 
 
 from __future__ import annotations
 
+from collections.abc import Container
 from math import prod
 
 from neuronx_cc.codegen.context import Context
-from neuronx_cc.codegen.emission.views import View, coalesce, unplaced
-from neuronx_cc.codegen.formation.graph import is_view
+from neuronx_cc.codegen.emission.views import View, coalesce, outermost, unplaced
+from neuronx_cc.codegen.formation.graph import base, is_view
 from neuronx_cc.codegen.movement.relayout_plan import LEAST_ELEMENTS, dims_of, direct_run, ordered
-from neuronx_cc.codegen.movement.transfer import blocks_of, nanoseconds
+from neuronx_cc.codegen.movement.transfer import blocks_of, nanoseconds, transfer
 from neuronx_cc.ir import hlo
+from neuronx_cc.ir.isa.program import Stream
 from neuronx_cc.ir.types import itemsize
 from neuronx_cc.passes.merge_contracted import MOST_CONTRACTED
 
+FEW_ROWS = 8
+"""Neighbouring rows of a contraction that would be loaded, and multiplied, so many at a time."""
 _READERS = (hlo.ContractionOp, hlo.ReduceOp)
 
 
@@ -25,11 +29,13 @@ def straighten(context: Context, op: hlo.HloOp) -> None:
     if not isinstance(op, _READERS):
         return
     contracted = (op.dims.data.lhs_contracting, op.dims.data.rhs_contracting) if isinstance(op, hlo.DotOp) else ()
+    batches = (op.dims.data.lhs_batch, op.dims.data.rhs_batch) if isinstance(op, hlo.DotOp) else ()
     for index, operand in enumerate(op.operands):
         operand = context.load_casts.get(operand, operand) if isinstance(op, hlo.ReduceOp) else operand
         deep = index < len(contracted) and _is_deep(operand, contracted[index])
         steps = _steps(operand) and hlo.shape_of(operand).size >= LEAST_ELEMENTS
-        if not deep and not steps:
+        first = _interleaved(context, operand, batches[index], contracted[index]) if index < len(batches) else ()
+        if not deep and not steps and not first:
             continue
         if (op, index) in context.residents.staged or context.literal(operand) is not None:
             continue
@@ -38,6 +44,8 @@ def straighten(context: Context, op: hlo.HloOp) -> None:
         scattered = deep and all(len(coalesce(view.dims[contracted[index][0]])) > 1 for view in views)
         if scattered or (steps and all(_is_stepped(view) for view in views)):
             context.dense(operand)
+        elif first:
+            _order(context, operand, first)
 
 
 def pays(context: Context, value: hlo.SSAValue, view: View, nbytes: int, loaded_ns: float) -> bool:
@@ -59,6 +67,44 @@ def direct(context: Context, view: View) -> tuple[int, float]:
     nbytes, size = prod(view.shape) * itemsize(view.dtype), itemsize(view.dtype)
     run = size if blocks is None else direct_run(dims_of(*ordered(*blocks)), size)
     return nbytes, context.timing.transfer(nbytes, run).bound
+
+
+def _interleaved(
+    context: Context, value: hlo.SSAValue, batch: tuple[int, ...], contracted: tuple[int, ...]
+) -> tuple[int, ...]:
+    """The dims of a large array along which neighbours in memory lie, where only short runs of it can be loaded."""
+    if hlo.shape_of(value).size < LEAST_ELEMENTS or value in context.load_casts or context.literal(value) is not None:
+        return ()
+    views = context.views(value)
+    if not all(interleaves(view, batch, contracted) for view in views):
+        return ()
+    return (*batch, *(dim for dim in _unit_dims(views[0]) if dim not in batch))
+
+
+def interleaves(view: View, batch: Container[int], contracted: Container[int]) -> bool:
+    """Whether a view in HBM has neighbours along dims of ``batch`` alone, or along few rows of a contraction."""
+    units = _unit_dims(view)
+    few = [dim for dim in units if dim not in contracted and view.dims[dim][-1].size <= FEW_ROWS]
+    return not view.in_sbuf and bool(units) and all(dim in batch or dim in few for dim in units)
+
+
+def _unit_dims(view: View) -> list[int]:
+    size = itemsize(view.dtype)
+    return [dim for dim, atoms in enumerate(view.dims) for atom in atoms if abs(atom.stride) == size]
+
+
+def _order(context: Context, value: hlo.SSAValue, first: tuple[int, ...]) -> None:
+    """Give ``value`` a home with dims ``first`` outermost, where that copy and loading runs of it take less time."""
+    shape, source, timing = hlo.shape_of(value), context.hbm(value), context.timing
+    size = itemsize(shape.dtype)
+    rows = [source.dims[dim][-1].size for dim in _unit_dims(source)]
+    run = size * max((each for each in rows if each <= FEW_ROWS), default=1)
+    apart, runs = (timing.transfer(shape.size * size, each).bound for each in (run, timing.long_run))
+    copied = nanoseconds(context.builder, outermost(unplaced(shape.dtype, shape.dims), first), source)
+    if copied + timing.transfer_latency + runs < apart:
+        home = outermost(context.own_hbm(base(value), shape), first)
+        transfer(context.builder, home, source, Stream.DMA_LOAD, force=True)
+        context.homes.setdefault(value, []).append(home)
 
 
 def _is_deep(value: hlo.SSAValue, axes: tuple[int, ...]) -> bool:
