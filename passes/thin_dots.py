@@ -27,6 +27,8 @@ MOST_CONTRACTED = 128
 """Contracted elements of which Vector makes sums of products; of more, TensorE's partitions are full."""
 LEAST_DEPTH = 4
 """Keys of an attention are vectors of at least one element to so many columns of TensorE."""
+LEAST_FEATURES = 8
+"""Terms of a product of an attention, at least; outer products have fewer."""
 LEAST_MATRIX = 1 << 20
 """Elements of a matrix from which it pays that TensorE need not transpose it."""
 LONGEST_MATRIX_ROW = 8192
@@ -101,7 +103,8 @@ def _is_narrow(op: hlo.DotOp, lhs: _Side, rhs: _Side, context: PassContext) -> b
         return False
     _, middle, most = sorted((terms, lhs.free, rhs.free))
     columns = context.timing.sizes.columns
-    if lhs.batch and lhs.kept and rhs.kept and 2 * most >= columns and middle >= columns // LEAST_DEPTH:
+    attends = terms >= LEAST_FEATURES
+    if attends and lhs.batch and lhs.kept and rhs.kept and 2 * most >= columns and middle >= columns // LEAST_DEPTH:
         return False  # attentions of few rows have kernels that take several batch indices together
     return op.shape.size > 0 and _on_vector(op, lhs, rhs, context.timing) < _on_tensor(op, lhs, rhs, context)
 
