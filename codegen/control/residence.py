@@ -26,6 +26,9 @@ STATE_SHARE = (1, 22)
 GIVEN_SHARE = (1, 88)
 """The same for what a loop only reads: a copy that saves loading it in each iteration."""
 
+LEAST_TRIPS, LEAST_WINDOW = 4, 512
+"""Iterations, and elements of a window of one, from which it pays to put them side by side ahead of the loop."""
+
 
 def state_home(
     context: Context,
@@ -44,7 +47,7 @@ def state_home(
     owner = after[0] if after else op.result
     wanted = next((context.outputs[element] for element in after if element in context.outputs), None)
     on_chip = shape.size and stays_on_chip(context, op, index)
-    layout = resident_layout(shape, context.sizes.sbuf_share(STATE_SHARE)) if on_chip else None
+    layout = resident_layout(context.timing, shape, context.sizes.sbuf_share(STATE_SHARE)) if on_chip else None
     lent = context.carried.get(value)
     for element in after:
         context.note_use(owner, context.last_use(element))
@@ -71,13 +74,23 @@ def state_home(
 
 
 def given_homes(context: Context, op: hlo.WhileOp, index: int, value: hlo.SSAValue, trips: int | None) -> list[View]:
-    """Homes of an element that the loop does not change; small ones also get one on chip, for all iterations."""
-    views = list(context.views(value))
+    """Homes of an element that the loop does not change; small ones also get one on chip, for all iterations.
+
+    What lies on chip and is read through HBM is stored once, ahead of the loop; windows whose neighbours lie apart are
+    put side by side there.
+    """
+    views, on_chip = list(context.views(value)), stays_on_chip(context, op, index)
     shape = hlo.shape_of(value)
-    layout = resident_layout(shape, context.sizes.sbuf_share(GIVEN_SHARE)) if shape.size else None
+    layout = resident_layout(context.timing, shape, context.sizes.sbuf_share(GIVEN_SHARE)) if shape.size else None
+    if trips != 0 and shape.size and not on_chip and all(view.in_sbuf for view in views):
+        views.append(context.hbm(value))
+    if trips is None or trips >= LEAST_TRIPS:
+        windows = shape.size // shape.dims[0] if shape.rank > 1 and shape.size else 0
+        if windows >= LEAST_WINDOW and not on_chip and all(map(_is_across, views)):
+            views.insert(0, context.dense(value))
     if trips == 0 or layout is None or any(view.in_sbuf for view in views):
         return views
-    alloc = context.new_resident(op.result, layout[0]) if stays_on_chip(context, op, index) else None
+    alloc = context.new_resident(op.result, layout[0]) if on_chip else None
     if alloc is None:
         return views
     home = layout[1](alloc)
@@ -91,7 +104,8 @@ def result_home(context: Context, found: Sequence[hlo.SSAValue]) -> View:
     target = context.outputs.get(found[0])
     if target is not None and target.in_sbuf:
         return target
-    layout = resident_layout(shape, context.sizes.sbuf_share(STATE_SHARE)) if target is None and shape.size else None
+    most = context.sizes.sbuf_share(STATE_SHARE)
+    layout = resident_layout(context.timing, shape, most) if target is None and shape.size else None
     if layout is not None and all(_read_on_chip(context, element) for element in found):
         alloc = context.new_resident(found[0], layout[0])
         if alloc is not None:
@@ -132,6 +146,12 @@ def make_identities(context: Context, computation: hlo.ComputationOp) -> None:
         elif isinstance(op, hlo.RegionOp):
             for name in called_names(op):
                 make_identities(context, context.module.computation(name))
+
+
+def _is_across(view: View) -> bool:
+    """Whether neighbours in HBM belong to different windows along the first dim."""
+    strides = [atoms[-1].stride for atoms in view.dims if atoms]
+    return not view.in_sbuf and len(strides) > 1 and abs(strides[0]) < min(map(abs, strides[1:]))
 
 
 def _is_dense(view: View, shape: hlo.Shape) -> bool:

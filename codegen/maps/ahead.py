@@ -34,7 +34,9 @@ def copy_ahead(context: Context, plan: MapPlan, external: Sequence[hlo.SSAValue]
         if stored is None or view is None or is_small(view, kernel) or (across >= 0 and minor_axis(view) == across):
             continue
         nbytes = prod(atom.size for atoms in view.dims for atom in atoms if atom.stride) * itemsize(view.dtype)
-        if pays(context, value, stored, nbytes, _loaded_ns(timing, view, kernel.shape, partitions)):
+        # tiles of a scan hold neighbours along it as they lie (maps.order)
+        along = kernel.scanned >= 0 and minor_axis(view) == kernel.scanned
+        if not along and pays(context, value, stored, nbytes, _loaded_ns(timing, view, kernel.shape, partitions)):
             context.dense(value)
 
 

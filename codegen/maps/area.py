@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from neuronx_cc.codegen.emission.views import View
+from neuronx_cc.codegen.formation.columns import Section
 from neuronx_cc.codegen.maps.space import Views
 
 
@@ -37,3 +39,8 @@ def _cut(view: View, axis: int, start: int, size: int) -> View:
     cut = view.slice(axis, start, size)
     assert cut is not None, "boxes are cut from HBM views along whole rows"
     return cut
+
+
+def is_cut_by(view: View, sections: Sequence[Section]) -> bool:
+    """Whether each of ``sections`` is a view of ``view``."""
+    return all(view.slice(*cut) is not None for section in sections for cut in section.cuts)

@@ -20,6 +20,9 @@ MOST_BETWEEN = 64
 LEAST_STEPS = 2
 """Elements from which it pays to load that, too."""
 
+MOST_KEPT = 4
+"""How many times the elements of a tile one may have that loads nothing twice."""
+
 
 def elements_of(block: Block) -> int:
     """Elements a partition of ``block`` without repetitions."""
@@ -103,7 +106,8 @@ def loops_around(
     """
     varying = [block for block in blocks if all(atom.stride for atom in block.dims[1:])]
     kept = whole | {finest(block) for block in varying if gathered(timing, block)}
-    return loops_of(sizes, kept if prod(sizes[dim] for dim in kept) <= elements else whole, elements)
+    fits = prod(sizes[dim] for dim in kept) <= (elements if kept == whole else MOST_KEPT * elements)
+    return loops_of(sizes, kept if fits else whole, elements)
 
 
 def _cut(block: Block, loops: Sequence[tuple[int, int]]) -> Block:

@@ -262,10 +262,9 @@ def spread_row(context: Context, pool: TilePool, value: hlo.SSAValue, block: Blo
     stream = load_stream(value)
     source = replace(block, dims=(Atom(1, 0), *(block.dims[dims[at]] for at in in_order)))
     if row > SPREAD_MOST or not builder.psum.largest_gap():
-        target = pool.apart(sizes, block.dtype, partitions)
-        every = replace(source, dims=(Atom(partitions, 0), *source.dims[1:]))
-        copy(builder, target.select([0, *(1 + at for at in in_order)]), every, stream)
-        return _repeated(target, block, dims)
+        target = pool.apart(stored, block.dtype, partitions)  # in the order of runs, which Vector need not have
+        copy(builder, target, replace(source, dims=(Atom(partitions, 0), *source.dims[1:])), stream)
+        return _repeated(target.select([0, *(1 + in_order.index(at) for at in range(len(dims)))]), block, dims)
     loaded = pool.apart(stored, block.dtype, 1)
     copy(builder, loaded, source, stream)
     whole = block.dtype == "f32" and _whole_banks(sizes, context.sizes.bank_columns)

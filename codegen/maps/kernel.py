@@ -19,11 +19,11 @@ from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.emission.builder import Block
 from neuronx_cc.codegen.emission.tiles import TilePool
 from neuronx_cc.codegen.emission.views import View
-from neuronx_cc.codegen.formation.columns import Section, sections_of, sums_in
+from neuronx_cc.codegen.formation.columns import sections_of, sums_in
 from neuronx_cc.codegen.formation.graph import Kernel, trace
 from neuronx_cc.codegen.maps import transposed
 from neuronx_cc.codegen.maps.ahead import copy_ahead
-from neuronx_cc.codegen.maps.area import Area
+from neuronx_cc.codegen.maps.area import Area, is_cut_by
 from neuronx_cc.codegen.maps.axes import axes_view, full_view
 from neuronx_cc.codegen.maps.between import between, elements_of, fit, gathered, gathered_bytes, loops_around
 from neuronx_cc.codegen.maps.body import Blocks, Body, Round
@@ -59,6 +59,7 @@ from neuronx_cc.codegen.maps.plan import (
     results_of,
 )
 from neuronx_cc.codegen.maps.row_reduction import sums_of
+from neuronx_cc.codegen.maps.scanned import cuts_rows, handed_on
 from neuronx_cc.codegen.maps.space import Views, loops_of, tile_space
 from neuronx_cc.codegen.maps.staged import Sections
 from neuronx_cc.codegen.maps.stages import choose as choose_stages
@@ -87,16 +88,17 @@ def lower(context: Context, kernel: Kernel, member: Member, step: int) -> None:
     """Emit ``kernel``, in parts if rows that are reduced do not fit SBUF, and give its results homes."""
     # column sums come last: what they read stays while TensorE is at it, and no engine waits to write over it
     kernel.ops.sort(key=kernel.sums_columns)
+    along = cuts_rows(context, kernel, member)
     for part in fitting(context, kernel, member, step):
         first = part.ops[0]
         alone = len(part.ops) == 1 and part.sums_columns(first)
         if isinstance(first, hlo.ReduceOp) and (alone or too_long(context, part, member)):
             reduce_kernel.lower(context, first, step)
         else:
-            _lower_part(context, part, member, step)
+            _lower_part(context, part, member, step, along)
 
 
-def _lower_part(context: Context, kernel: Kernel, member: Member, step: int) -> None:
+def _lower_part(context: Context, kernel: Kernel, member: Member, step: int, along: bool) -> None:
     plan, external = choose_plan(context, kernel, member, step)
     kernel = plan.kernel
     results = results_of(context, kernel, member)
@@ -105,7 +107,7 @@ def _lower_part(context: Context, kernel: Kernel, member: Member, step: int) -> 
     inputs = {value: choose_input(context, plan, value) for value in external}
     outputs: Views = {}
     for value in results:
-        home = choose_output(context, plan, value, step)
+        home = handed_on(context, kernel, member, value, choose_output(context, plan, value, step), along)
         context.homes[value] = [home]
         outputs[value] = axes_view(home, kernel)
     area = Area(kernel.shape, (0,) * len(kernel.shape), inputs, outputs)
@@ -123,9 +125,9 @@ def _emit_sections(context: Context, plan: MapPlan, member: Member, area: Area) 
         homes[op] = context.own_hbm(op.result, op.shape) if len(sections) > 1 else context.new_hbm(op.result)
         context.homes[op.result] = [homes[op]]
     inputs, outputs = dict(area.inputs), dict(area.outputs)
-    for value in [value for value, view in inputs.items() if not _is_cut_by(view, sections)]:
+    for value in [value for value, view in inputs.items() if not is_cut_by(view, sections)]:
         inputs[value] = full_view(context.dense(value), kernel)
-    for value in [value for value, view in outputs.items() if not _is_cut_by(view, sections)]:
+    for value in [value for value, view in outputs.items() if not is_cut_by(view, sections)]:
         context.homes[value] = [context.own_hbm(value, hlo.shape_of(value))]
         outputs[value] = axes_view(context.homes[value][0], kernel)
     for section in sections:
@@ -136,11 +138,6 @@ def _emit_sections(context: Context, plan: MapPlan, member: Member, area: Area) 
             sums = ColumnSums(context, kernel, section, pool)
             _emit_boxes(context, plan, member, part, sums)
             sums.store(homes)
-
-
-def _is_cut_by(view: View, sections: Sequence[Section]) -> bool:
-    """Whether each of ``sections`` is a view of ``view``."""
-    return all(view.slice(*cut) is not None for section in sections for cut in section.cuts)
 
 
 def _emit_boxes(context: Context, plan: MapPlan, member: Member, area: Area, columns: ColumnSums | None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import permutations
 from math import prod
 
 from neuronx_cc.codegen.emission.views import Atom, IterSpace, View
@@ -55,26 +56,47 @@ def repeats_row(view: View, atoms: Sequence[Atom], partitions: int) -> bool:
 
 
 def order(timing: Timing, space: IterSpace, views: Sequence[View], kernel: Kernel, pair: int) -> list[int]:
-    """The free dims; neighbours in HBM last, if all large arrays there agree, so that DMAs move them in runs."""
+    """The free dims; neighbours in HBM last, so that DMAs move large arrays there in runs, or most bytes of them."""
     partitions = partition_dim(space)
     free = [dim for dim in range(len(space.sizes)) if dim != partitions]
-    minor = set()
+    large = _large(timing, space, views, kernel)
+    minor = {next((dim for dim in free if abs(atoms[dim].stride) == size), -1) for atoms, size, _ in large}
+    inner = [*minor] if len(minor) == 1 else []
+    if kernel.scanned >= 0:
+        inner = sorted(minor - {-1})
+        if len(inner) != 1 or pair >= 0:
+            inner = [dim for dim in free if space.axes[dim] == kernel.scanned and dim != pair]
+        if pair >= 0:
+            return [*(dim for dim in free if dim not in inner and dim != pair), *inner, pair]
+    elif kernel.reduced:
+        return free
+    orders = [inner, *map(list, permutations(sorted(minor - {-1})))]
+    return min(
+        ([*(dim for dim in free if dim not in last), *(dim for dim in last if dim >= 0)] for last in orders),
+        key=lambda dims: sum(nbytes for atoms, size, nbytes in large if not _in_runs(atoms, size, dims)),
+    )
+
+
+def _large(
+    timing: Timing, space: IterSpace, views: Sequence[View], kernel: Kernel
+) -> list[tuple[Sequence[Atom], int, int]]:
+    """Of each large array in HBM: atoms, bytes of an element, and of all. Rows that partitions share are none."""
     taken = [
         prod(atom.size for atom in atoms if atom.stride) * itemsize(v.dtype)
         for v, atoms in zip(views, space.atoms[1:], strict=True)
     ]
+    partitions, found = partition_dim(space), list[tuple[Sequence[Atom], int, int]]()
     for view, atoms, nbytes in zip(views, space.atoms[1:], taken, strict=True):
         spread = kernel.scanned >= 0 and repeats_row(view, atoms, partitions)
         size = itemsize(view.dtype)
         large = timing.transfer(nbytes, size).bound > timing.transfer_latency and nbytes * SMALL_SHARE > max(taken)
         if large and not view.in_sbuf and not spread:
-            minor.add(next((dim for dim in free if abs(atoms[dim].stride) == size), -1))
-    if kernel.scanned >= 0:
-        scanned = {dim for dim in free if space.axes[dim] == kernel.scanned}
-        inner = minor - {-1} if len(minor - {-1}) == 1 and pair < 0 else scanned
-        last = [pair] if pair >= 0 else []
-        return [*(dim for dim in free if dim not in inner and dim != pair), *sorted(inner), *last]
-    last_dim = minor.pop() if len(minor) == 1 else -1
-    if last_dim < 0 or kernel.reduced:
-        return free
-    return [*(dim for dim in free if dim != last_dim), last_dim]
+            found.append((atoms, size, nbytes))
+    return found
+
+
+def _in_runs(atoms: Sequence[Atom], size: int, dims: Sequence[int]) -> bool:
+    """Whether the last one of ``dims`` along which an array varies has its neighbours, if any has."""
+    varying = [dim for dim in dims if atoms[dim].stride]
+    units = [dim for dim in varying if abs(atoms[dim].stride) == size]
+    return not units or varying[-1] in units

@@ -36,6 +36,8 @@ LEAST_CUT = 2048
 """Elements a partition from which it pays to cut an axis that no number of partitions divides."""
 CUT_STEPS = 1.1
 """How many times the tiles that are least an axis may take before it is cut into full ones and a rest."""
+WORTH_STAYING = 3
+"""What stays on chip is best left with whole rows on partitions, unless the DMA is so many times slower for that."""
 LEAST_ROW = 64
 """Elements of a row of a vector that is worth turning on chip."""
 RESIDENT_STEPS = 48
@@ -144,13 +146,16 @@ def choose_partitions(
     ):
         axes = axes[:-1]  # neighbours in memory go to one partition
     partitions = _fill_partitions(kernel.shape, axes, not kernel.reduced)
-    run = prod(kernel.shape[partitions.axis + 1 :]) * 4
-    # what stays on chip is best left with whole rows on partitions, unless the DMA slows down to a third of its rate
-    worth = 1 if stores and not kernel.reduced else 3
-    short = worth * run < context.timing.long_run
-    if run > 4 and short and kernel.scanned < 0:
+    worth = 1 if stores and not kernel.reduced else WORTH_STAYING
+    if kernel.scanned < 0 and _is_short(context.timing, kernel.shape, partitions, worth):
         return streaming_partitions(context.timing, kernel.shape, rows)
     return partitions
+
+
+def _is_short(timing: Timing, shape: Sequence[int], partitions: Partitions, worth: int) -> bool:
+    """Whether rows are so short, ``worth`` times, that the DMA moves several of them together."""
+    run = prod(shape[partitions.axis + 1 :]) * 4
+    return run > 4 and worth * run < timing.long_run
 
 
 def counted_axes(plan: MapPlan) -> set[int]:
@@ -184,17 +189,24 @@ def _fill_partitions(shape: Sequence[int], axes: Sequence[int], flat: bool) -> P
     return Partitions(axis, size, 1)
 
 
-def resident_layout(shape: hlo.Shape, most: int) -> tuple[int, Callable[[Alloc], View]] | None:
+def resident_layout(timing: Timing, shape: hlo.Shape, most: int) -> tuple[int, Callable[[Alloc], View]] | None:
     """Bytes a partition, and the view in a buffer, of an array laid out as most kernels would; None above ``most``."""
     dims = squeeze(shape.dims)
     size = itemsize(shape.dtype)
     if not dims:
         return size, lambda alloc: View(alloc, shape.dtype, Affine(alloc.lo), tuple(() for _ in shape.dims))
     partitions = _fill_partitions(dims, range(max(1, len(dims) - 1)), True)
+    if _is_short(timing, dims, partitions, WORTH_STAYING):
+        several = streaming_partitions(timing, dims, range(len(dims)))
+        partitions = several if _divides(dims, several) else partitions
     nbytes = prod(dims) // partitions.size * size
-    if dims[partitions.axis] % (partitions.size * partitions.inner) or nbytes > most:
+    if not _divides(dims, partitions) or nbytes > most:
         return None
     return nbytes, lambda alloc: unsqueezed(resident_view(alloc, shape.dtype, dims, partitions), shape.dims)
+
+
+def _divides(shape: Sequence[int], partitions: Partitions) -> bool:
+    return shape[partitions.axis] % (partitions.size * partitions.inner) == 0
 
 
 def streaming_partitions(timing: Timing, shape: Sequence[int], axes: Sequence[int]) -> Partitions:

@@ -19,7 +19,7 @@ from neuronx_cc.ir.isa.program import Stream
 from neuronx_cc.ir.types import itemsize
 from neuronx_cc.passes.merge_contracted import MOST_CONTRACTED
 
-FEW_ROWS = 8
+SIDE_BY_SIDE = 8
 """Neighbouring rows of a contraction that would be loaded, and multiplied, so many at a time."""
 _READERS = (hlo.ContractionOp, hlo.ReduceOp)
 
@@ -84,7 +84,7 @@ def _interleaved(
 def interleaves(view: View, batch: Container[int], contracted: Container[int]) -> bool:
     """Whether a view in HBM has neighbours along dims of ``batch`` alone, or along few rows of a contraction."""
     units = _unit_dims(view)
-    few = [dim for dim in units if dim not in contracted and view.dims[dim][-1].size <= FEW_ROWS]
+    few = [dim for dim in units if dim not in contracted and view.dims[dim][-1].size <= SIDE_BY_SIDE]
     return not view.in_sbuf and bool(units) and all(dim in batch or dim in few for dim in units)
 
 
@@ -98,7 +98,7 @@ def _order(context: Context, value: hlo.SSAValue, first: tuple[int, ...]) -> Non
     shape, source, timing = hlo.shape_of(value), context.hbm(value), context.timing
     size = itemsize(shape.dtype)
     rows = [source.dims[dim][-1].size for dim in _unit_dims(source)]
-    run = size * max((each for each in rows if each <= FEW_ROWS), default=1)
+    run = size * max((each for each in rows if each <= SIDE_BY_SIDE), default=1)
     apart, runs = (timing.transfer(shape.size * size, each).bound for each in (run, timing.long_run))
     copied = nanoseconds(context.builder, outermost(unplaced(shape.dtype, shape.dims), first), source)
     if copied + timing.transfer_latency + runs < apart:
