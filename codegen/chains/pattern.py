@@ -18,6 +18,12 @@ from neuronx_cc.ir.types import itemsize
 
 FOLDS = frozenset(["add", "maximum", "minimum"])
 """What rows are folded by."""
+MOST = 128
+"""Ops of a chain, and ops that are looked at for one more contraction: a block of rows has an instruction for each."""
+TRIED = 32
+"""Contractions that are tried for one more."""
+FOLLOWED = 1024
+"""Ops that may stand between two contractions of a chain."""
 NARROW = frozenset(["bf16", "f16"])
 FLOATS = NARROW | {"f32"}
 
@@ -95,7 +101,7 @@ def find(
 
     ``combiners``: computation -> opcode of a simple combiner.
     """
-    search = _Search(combiners, without)
+    search = _Search(computation, combiners, without)
     found: list[Chain] = []
     taken: set[hlo.Operation] = set(without)
     place = {op: at for at, op in enumerate(ops_of(computation.block))}
@@ -194,8 +200,18 @@ def _gather(own: Set[hlo.Operation], chain: Chain) -> None:
 class _Search:
     """Looks for the chain whose last contraction is given."""
 
-    def __init__(self, combiners: Mapping[str, str], without: Set[hlo.Operation]) -> None:
+    def __init__(
+        self, computation: hlo.ComputationOp, combiners: Mapping[str, str], without: Set[hlo.Operation]
+    ) -> None:
         self.combiners, self.without = combiners, without
+        self._folded = {
+            squeeze(hlo.shape_of(op.operands[0]).dims)
+            for op in ops_of(computation.block)
+            if isinstance(op, hlo.ReduceOp) and self._folds_rows(op)
+        }
+        """Dims of which a chain may fold rows."""
+        self._large: set[hlo.HloOp] = set()
+        """Contractions in what is too long for a chain, wherever one begins to look at it."""
 
     def chain(self, op: hlo.DotOp, place: Mapping[hlo.HloOp, int], taken: Set[hlo.Operation]) -> Chain | None:
         found = self._sink(op, ())
@@ -203,11 +219,16 @@ class _Search:
             return None
         last, ops = found
         dims = squeeze(hlo.shape_of(last.value).dims)
+        if dims not in self._folded or not ops.isdisjoint(self._large):
+            return None  # without folds, contractions take in what lies between as they load and store
         sinks = {op: last}
         while more := self._more(ops, sinks, dims, place):
             sink, closure = more
             sinks[sink.op] = sink
             ops |= closure
+            if len(ops) > MOST:
+                self._large |= {op for op in ops if isinstance(op, hlo.DotOp)}
+                return None
         ordered = sorted(ops, key=place.__getitem__)
         sources = tuple(op for op in ordered if isinstance(op, hlo.DotOp))
         inner = tuple(op for op in ordered if not isinstance(op, hlo.DotOp))
@@ -217,7 +238,7 @@ class _Search:
         if any(base(x).owner in ops for x in given):
             return None  # what comes of it is multiplied with what comes of it
         if not any(isinstance(op, hlo.ReduceOp) for op in inner):
-            return None  # without folds, contractions take in what lies between as they load and store
+            return None  # as above
         return Chain(sources, inner, tuple(sorted(sinks.values(), key=lambda sink: place[sink.op])), dims)
 
     def _more(
@@ -229,10 +250,11 @@ class _Search:
     ) -> tuple[Sink, set[hlo.HloOp]] | None:
         """One more contraction of what ``ops`` make, or of what comes of it, that they do not wait for; its ops."""
         made: dict[hlo.HloOp, None] = dict.fromkeys(sorted(ops, key=place.__getitem__))
-        waiting = list(made)
-        while waiting:
+        waiting, tried = list(made), set[hlo.HloOp]()
+        while waiting and len(tried) < TRIED and len(made) <= len(ops) + MOST:
             for user in _readers(waiting.pop(0).result):
-                if isinstance(user, hlo.DotOp) and user not in sinks and user not in ops:
+                if isinstance(user, hlo.DotOp) and user not in sinks and user not in ops and user not in tried:
+                    tried.add(user)
                     found = self._sink(user, dims)
                     if found is None:
                         continue
@@ -250,7 +272,7 @@ class _Search:
         """The ops that make ``value``, up to contractions; None where there are none, or another kind is among them."""
         found: set[hlo.HloOp] = set()
         waiting = [value]
-        while waiting:
+        while waiting and len(found) <= MOST:
             op = made_by(waiting.pop(), dims).owner
             if not isinstance(op, hlo.HloOp) or op in found or op in self.without:
                 continue
@@ -259,7 +281,7 @@ class _Search:
             elif self._is_inner(op, dims):
                 found.add(op)
                 waiting += op.operands
-        complete = value.owner in found and any(isinstance(op, hlo.DotOp) for op in found)
+        complete = not waiting and value.owner in found and any(isinstance(op, hlo.DotOp) for op in found)
         return found if complete and self._stays(found, dims) else None
 
     @staticmethod
@@ -278,11 +300,13 @@ class _Search:
         orders = [order_of(op, index) for index in (0, 1)]
         return all(len(free) == len(terms) == 1 for _, free, terms in orders)
 
+    def _folds_rows(self, op: hlo.ReduceOp) -> bool:
+        alike = hlo.shape_of(op.operands[0]).dtype in FLOATS and suffix_reduction(op) == 1
+        return alike and self.combiners.get(op.to_apply.data[0]) in FOLDS
+
     def _is_inner(self, op: hlo.HloOp, dims: tuple[int, ...]) -> bool:
         if isinstance(op, hlo.ReduceOp):
-            read = hlo.shape_of(op.operands[0])
-            alike = squeeze(read.dims) == dims and read.dtype in FLOATS and suffix_reduction(op) == 1
-            return alike and self.combiners.get(op.to_apply.data[0]) in FOLDS
+            return squeeze(hlo.shape_of(op.operands[0]).dims) == dims and self._folds_rows(op)
         if not computes_elementwise(op) or squeeze(op.shape.dims) not in (dims, dims[:-1]):
             return False
         return squeeze(op.shape.dims) == dims or op.shape.dtype in FLOATS
@@ -318,12 +342,12 @@ def _readers(value: hlo.SSAValue) -> Iterator[hlo.Operation]:
 
 
 def _leads_to(op: hlo.HloOp, targets: Set[hlo.HloOp], place: Mapping[hlo.HloOp, int]) -> bool:
-    """Whether one of ``targets`` needs the result of ``op``."""
+    """Whether one of ``targets`` needs the result of ``op``; so it is said as well where that takes long to find out."""
     latest = max(map(place.__getitem__, targets))
     waiting, seen = [op], set[hlo.Operation]()
     while waiting:
         for user in users(waiting.pop().result):
-            if user in targets:
+            if user in targets or len(seen) > FOLLOWED:
                 return True
             if user not in seen and isinstance(user, hlo.HloOp) and place.get(user, latest) < latest:
                 seen.add(user)

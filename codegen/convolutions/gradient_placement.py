@@ -36,7 +36,7 @@ def pose(context: Context, form: Form, home: View, wholes: Sequence[View]) -> Pr
         kept = tuple(whole.shape[1] // form.groups for whole in wholes)
         out = operand(home.transpose(order_of(form, swapped)), Home.HBM)
         faces.append(Face(axes, taps, (left, right), (kept[swapped], kept[not swapped]), out.dims))
-    gap = builder.sbuf.largest_gap()
+    gap = builder.sbuf.planned_room()
     room = int(gap * 0.95) - min(2 * builder.sizes.bank_bytes, gap // 8)
     fast = context.moves_values(form.pe_dtype)
     return Problem(tuple(faces), form.groups, form.pe_dtype, form.op.shape.dtype, fast, room)

@@ -168,7 +168,7 @@ def place(context: Context, convolving: Convolving, apart: bool) -> Placed:
     share, parts = PLANNED_SHARE
     # made here because it takes room, and because staging asks for it inside loops
     context.fixed.identity(carrier_of(form.pe_dtype, not apart and context.moves_values(form.pe_dtype)))
-    room = context.builder.sbuf.largest_gap() * share // parts
+    room = context.builder.sbuf.planned_room() * share // parts
     ways = [] if features is None else [features]
     if features is None:
         direct = data is not None or stride_of(w, 0) < stride_of(w, 1)

@@ -150,7 +150,7 @@ def problems_of(
                 out=out,
                 epilogue=epilogue,
                 bias=contraction.bias is not None,
-                room=context.builder.sbuf.largest_gap(),
+                room=context.builder.sbuf.planned_room(),
                 arrays=tuple(arrays),
             )
             for m_dim, n_dim in tilings

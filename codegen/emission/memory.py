@@ -10,6 +10,9 @@ from operator import attrgetter, itemgetter
 from neuronx_cc.codegen.emission.accesses import Alloc
 from neuronx_cc.ir.isa.program import Space
 
+ROOM_BITS = 7
+"""Of the room that plans know: a step is at most one part in 64."""
+
 _lo_of = attrgetter("lo")
 _hi_of_piece = itemgetter(1)
 
@@ -33,6 +36,14 @@ class Arena:
 
     def largest_gap(self) -> int:
         return max((hi - lo for lo, hi in self._gaps), default=0)
+
+    def planned_room(self) -> int:
+        """The largest gap, as plans know it: in steps, so that a kernel finds the plan of an equal one that had a little
+        more or less.
+        """
+        gap = self.largest_gap()
+        step = 1 << max(0, gap.bit_length() - ROOM_BITS)
+        return gap // step * step
 
     def make_room(self, nbytes: int) -> None:
         """Move the cursor so that allocations of ``nbytes`` in all find one gap, if any gap is that large."""

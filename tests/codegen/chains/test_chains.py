@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import neuronx_cc
-from neuronx_cc.codegen.chains import choose
+from neuronx_cc.codegen.chains import choose, pattern
 
 Array = Any
 
@@ -139,6 +139,35 @@ def test_chains_without_folds_are_left_apart() -> None:
 
     x, g = arrays(2, 4, 256, 64)
     run(experts, x, arrays(1, 4, 64, 256)[0], arrays(1, 4, 256, 64)[0], g, count=0)
+
+
+def test_looking_for_chains_takes_time_in_proportion_to_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What residual layers add up hangs together, from the first to the last."""
+
+    def asked(layers: int) -> int:
+        def gradients(x: Array, *weights: Array) -> tuple[Array, ...]:
+            def forward(*weights: Array) -> Array:
+                y = x
+                for weight in weights:
+                    y += jnp.tanh((y - y.mean(-1, keepdims=True)) @ weight)
+                return y
+
+            return jax.vjp(forward, *weights)[1](x)
+
+        count = 0
+
+        def counted(*given: Any) -> bool:
+            nonlocal count
+            count += 1
+            return is_inner(*given)
+
+        is_inner = pattern._Search._is_inner
+        with monkeypatch.context() as patched:
+            patched.setattr(pattern._Search, "_is_inner", counted)
+            neuronx_cc.compile(jax.jit(gradients), *arrays(layers + 1, 64, 64))
+        return count
+
+    assert 0 < asked(24) < 3 * asked(12)
 
 
 def test_rows_that_divide_badly_are_left_apart() -> None:
