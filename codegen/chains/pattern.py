@@ -342,7 +342,7 @@ def _readers(value: hlo.SSAValue) -> Iterator[hlo.Operation]:
 
 
 def _leads_to(op: hlo.HloOp, targets: Set[hlo.HloOp], place: Mapping[hlo.HloOp, int]) -> bool:
-    """Whether one of ``targets`` needs the result of ``op``; so it is said as well where that takes long to find out."""
+    """Whether one of ``targets`` needs the result of ``op``, or may: it takes long to find out."""
     latest = max(map(place.__getitem__, targets))
     waiting, seen = [op], set[hlo.Operation]()
     while waiting:

@@ -78,11 +78,14 @@ def _blocks(framed: Frame) -> Iterator[Schedule]:
     for rows in blocks_of(totals, framed.spread, framed.tile_rows):
         if fits and prod(rows) <= ENOUGH * framed.tile_rows:
             return
-        needed = framed.nbytes(rows)
+        needed = framed.staged(rows)
         if needed > room:
             continue
+        transposed = sum(framed.transposed(rows))
+        if needed + transposed > room:
+            continue
         fits = True
-        twice = rows != totals and needed + sum(framed.transposed(rows)) <= room
+        twice = rows != totals and needed + 2 * transposed <= room
         yield Schedule(framed.number, framed.loaded, framed.pack, framed.stacked, framed.slabs, tuple(rows), 1 + twice)
 
 

@@ -122,10 +122,6 @@ class Spread:
     """Columns in the time of loading what is not transposed."""
 
     @property
-    def cost(self) -> int:
-        return self.products + self.turns + self.loads
-
-    @property
     def tiles(self) -> int:
         """Tiles of the operand that the taps move."""
         return prod(reach.count for reach in self.reach)
@@ -146,27 +142,31 @@ def spread_of(
     ``columns`` of TensorE multiply the tiles of one position; estimated when 0. ``whole``: whether these are all
     features of an operand, so that those of neighbouring positions follow each other.
     """
-    best: Spread | None = None
-    taps = prod(steps.taps for steps in axes)
+    best: tuple[_Dealt, ...] | None = None
+    least, cost = 0, (0, 0, 0)
+    taps = prod([steps.taps for steps in axes])
     sums = columns or taps * -(-left // pace.rows) * max(right, 64)
-    for partitions in _partitions([steps.positions for steps in axes], pace.rows):
-        if sum(count > 1 for count in partitions) > MAX_FREE_DIMS:
+    features, turned = (left, right), [turn_columns(pace, count) for count in (left, right)]
+    for dealt in _dealt_out([_ways(steps, pace.rows, bool(loaded[0])) for steps in axes], pace.rows):
+        positions = prod([each.inner for each in dealt])
+        products = positions * sums
+        if (best is not None and products >= least) or sum([each.partitions > 1 for each in dealt]) > MAX_FREE_DIMS:
             continue
-        inner = tuple(steps.positions // count for steps, count in zip(axes, partitions, strict=True))
-        reach = tuple(reach_of(count, steps, bool(loaded[0])) for count, steps in zip(inner, axes, strict=True))
-        plain = tuple(Reach(((count, 1),), 1, 1) for count in inner)
         turns, loads = 0, 0
-        sides = zip(loaded, (reach, plain), (left, right), whole, strict=True)
-        for loading, reached, features, dense in sides:
-            if loading is Loading.TURNED:
-                turns += int(prod(each.count for each in reached) * turn_columns(pace, features))
-            else:
-                loads += _load_columns(pace, loading, partitions, reached, features, dense)
-        found = Spread(partitions, inner, reach, prod(inner) * sums, turns, loads)
-        if best is None or found.cost < best.cost:
-            best = found
+        last = dealt[-1]
+        sides = (prod([each.tiles for each in dealt]), last.reach.loops[0]), (positions, (last.inner, 1))
+        for side, (tiles, (count, distance)) in enumerate(sides):
+            if loaded[side] is Loading.TURNED:
+                turns += int(tiles * turned[side])
+                continue
+            rows = prod([each.partitions for each in dealt]) * (tiles // (last.inner if side else last.tiles))
+            near = distance == 1 and (whole[side] or loaded[side] is Loading.PLANES)
+            loads += _load_columns(pace, loaded[side], rows, count, features[side], near)
+        if best is None or products + turns + loads < least:
+            best, least, cost = dealt, products + turns + loads, (products, turns, loads)
     assert best is not None, "one partition always does"
-    return best
+    partitions, inner, reach, _ = zip(*best, strict=True)
+    return Spread(partitions, inner, reach, *cost)
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,14 +197,12 @@ def turn_columns(pace: Pace, features: int) -> float:
     return pace.turn * (max(64, features) + 32 * -(-features // pace.rows))
 
 
-def _load_columns(
-    pace: Pace, loading: Loading, partitions: Sequence[int], reach: Sequence[Reach], features: int, whole: bool
-) -> int:
-    """The time of loading positions onto the partitions, in the columns that TensorE takes meanwhile."""
-    runs, elements = prod(partitions) * prod(each.count for each in reach[:-1]), 1
-    (count, distance), *_ = reach[-1].loops
-    near = distance == 1 and (whole or loading is Loading.PLANES)
-    runs, elements = (runs, count) if near else (runs * count, 1)
+def _load_columns(pace: Pace, loading: Loading, rows: int, count: int, features: int, near: bool) -> int:
+    """The time of loading positions onto the partitions, in the columns that TensorE takes meanwhile.
+
+    ``count`` positions for each of ``rows``; ``near``: they are one run.
+    """
+    runs, elements = (rows, count) if near else (rows * count, 1)
     if loading is Loading.ROWS:
         elements *= features
     else:
@@ -212,15 +210,33 @@ def _load_columns(
     return int(runs * pace.columns(elements))
 
 
-def _partitions(positions: Sequence[int], most: int) -> Iterator[tuple[int, ...]]:
-    """Numbers of partitions that divide the positions of each axis."""
-    if not positions:
+class _Dealt(NamedTuple):
+    """Positions of one axis: over how many partitions, how many each, and the tiles that these meet."""
+
+    partitions: int
+    inner: int
+    reach: Reach
+    tiles: int
+
+
+@cache
+def _ways(steps: Steps, most: int, gaps: bool) -> list[_Dealt]:
+    """For each number of partitions that divides the positions."""
+    divisors = [count for count in range(1, min(steps.positions, most) + 1) if steps.positions % count == 0]
+    reached = [(count, reach_of(steps.positions // count, steps, gaps)) for count in divisors]
+    return [_Dealt(count, steps.positions // count, reach, reach.count) for count, reach in reached]
+
+
+def _dealt_out(ways: Sequence[Sequence[_Dealt]], most: int) -> Iterator[tuple[_Dealt, ...]]:
+    """One of the ways of each axis, on at most so many partitions in all."""
+    if not ways:
         yield ()
         return
-    for count in range(1, min(positions[0], most) + 1):
-        if positions[0] % count == 0:
-            for rest in _partitions(positions[1:], most // count):
-                yield count, *rest
+    for each in ways[0]:
+        if each.partitions > most:
+            return
+        for rest in _dealt_out(ways[1:], most // each.partitions):
+            yield each, *rest
 
 
 def blocks_of(totals: Sequence[int], spread: Callable[[Sequence[int]], Spread], partitions: int) -> Iterator[list[int]]:

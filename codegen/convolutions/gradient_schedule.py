@@ -178,8 +178,19 @@ class Frame:
 
     # ---- blocks -----------------------------------------------------------------------------------------------
 
+    @cached_property
+    def _spreads(self) -> dict[tuple[int, ...], Spread]:
+        """Those that somebody asked for."""
+        return {}
+
     def spread(self, rows: Sequence[int]) -> Spread:
         """How a block of ``rows`` positions is dealt out."""
+        key = tuple(rows)
+        if key not in self._spreads:
+            self._spreads[key] = self._spread(key)
+        return self._spreads[key]
+
+    def _spread(self, rows: Sequence[int]) -> Spread:
         pairs = zip(rows, self.face.axes, self.face.taps, strict=True)
         steps = tuple(Steps(size, axis.step, tap.count, tap.stride) for size, axis, tap in pairs)
         totals = (self.problem.groups * kept for kept in self.face.kept)
@@ -198,6 +209,10 @@ class Frame:
 
     def nbytes(self, rows: Sequence[int]) -> int:
         """Bytes a partition that staging a block and its transposed tiles take."""
+        return self.staged(rows) + sum(self.transposed(rows))
+
+    def staged(self, rows: Sequence[int]) -> int:
+        """Of these, all but the transposed tiles."""
         axes, size = self.face.axes, itemsize(self.problem.dtype)
         whole = all(count >= axis.rows for axis, count in zip(axes, rows, strict=True))
         each = (1 if whole else 2) * size + (0 if self.problem.fast else 2 * size)
@@ -208,8 +223,9 @@ class Frame:
         held = chunks[0] * extents, chunks[1] * prod(rows)
         most = self.sizes.sbuf_share(NATURAL_SHARE)
         raw = sum(ROW_BUFFERS * min(most, count * size) for count in held)
-        return sum(held) * each + raw + sum(self.transposed(rows)) + self._result_bytes()
+        return sum(held) * each + raw + self._result_bytes
 
+    @cached_property
     def _result_bytes(self) -> int:
         """Bytes a partition of what leaves PSUM: of groups that share products beside all that is kept of them."""
         taps, (left, right), packed = prod(tap.count for tap in self.face.taps), self.slabs, self.pack > 1

@@ -38,7 +38,7 @@ class Arena:
         return max((hi - lo for lo, hi in self._gaps), default=0)
 
     def planned_room(self) -> int:
-        """The largest gap, as plans know it: in steps, so that a kernel finds the plan of an equal one that had a little
+        """The largest gap, as plans know it: in steps, so that kernels find the plans of equal ones that had a little
         more or less.
         """
         gap = self.largest_gap()
