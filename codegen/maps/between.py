@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Callable, Sequence, Set
 from functools import lru_cache
 from math import prod
 
 from neuronx_cc.codegen.emission.builder import Block
 from neuronx_cc.codegen.emission.tiles import TilePool
 from neuronx_cc.codegen.emission.views import Atom
+from neuronx_cc.codegen.maps.parts import LEAST_TILE
 from neuronx_cc.codegen.maps.space import loops_of
 from neuronx_cc.codegen.movement.relayout_plan import GAIN, Dim, Extent, as_loaded, direct_ns, is_long
 from neuronx_cc.ir.isa.program import MAX_FREE_DIMS, Space
@@ -125,6 +126,30 @@ def gathered_bytes(timing: Timing, blocks: Sequence[Block], loops: Sequence[tupl
     """
     extents = [gathered(timing, _cut(block, loops)) for block in blocks]
     return sum(extent.nbytes for extent in extents if extent is not None)
+
+
+def within(
+    room: int,
+    blocks: Sequence[Block],
+    sizes: Sequence[int],
+    elements: int,
+    cut: Callable[[int], list[tuple[int, int]]],
+    taken: Callable[[list[tuple[int, int]]], int],
+    timing: Timing,
+) -> list[tuple[int, int]]:
+    """The loops that ``cut`` makes for tiles of ``elements``, or of fewer if these do not fit ``room`` bytes.
+
+    ``taken``: bytes of a tile. One that is larger than asked for, which loads nothing twice, has to fit with what lies
+    between its elements; others can do without that (``fit``).
+    """
+    least = LEAST_TILE // MOST_KEPT  # so that larger tiles than asked for do not stay
+    while True:
+        loops = cut(elements)
+        larger = prod(dict(loops).get(dim, size) for dim, size in enumerate(sizes)) > elements
+        nbytes = taken(loops) + (gathered_bytes(timing, blocks, loops) if larger else 0)
+        if nbytes <= room or elements <= least:
+            return loops
+        elements = max(least, elements // 2)
 
 
 def fit(pool: TilePool, blocks: Sequence[Block], loops: Sequence[tuple[int, int]], nbytes: int, room: int) -> None:

@@ -113,8 +113,6 @@ class Body:
                     ins[0] = scratch[-1]
                 if op not in summed:
                     self._fold(emitter, op, out, ins[0], blocks)
-                if self.crossing is not None:
-                    self.crossing.add(emitter, out)
                 if op not in work.partial:
                     self.begin(emitter, op, out, rows_of(ins[1], row_dims))
             elif isinstance(op, hlo.IotaOp):
@@ -239,7 +237,9 @@ class Body:
         return whole
 
     def begin(self, emitter: Emitter, op: hlo.ReduceOp, out: Block, start: Readable) -> None:
-        """Let what was folded into ``out`` begin with ``start``."""
+        """Let what was folded into ``out``, on all partitions that rows lie across, begin with ``start``."""
+        if self.crossing is not None:
+            self.crossing.add(emitter, out)
         opcode, dtype = self.context.combiners[op.to_apply.data[0]], op.shape.dtype
         assert not isinstance(start, Deferred), "only arithmetic reads deferred operands"
         # the engines sum from +0, which either zero leaves as it is

@@ -74,7 +74,7 @@ class Crossing:
     @classmethod
     def of(cls, context: Context, plan: MapPlan, pool: TilePool) -> Crossing | None:
         """None where rows lie on a partition each."""
-        return cls(context, pool.psum(BUFFERS, "sums over the partitions")) if plan.crosses else None
+        return cls(context, pool.psum(BUFFERS, "sums over the partitions")) if plan.spreads_rows else None
 
     def add(self, emitter: Emitter, parts: Block) -> None:
         """Replace ``parts`` [partitions, rows...] by their sum over the partitions, on each of these."""

@@ -239,7 +239,7 @@ def problem_of(
     moves += [again] if again is not None else []  # small ones move side by side
     row = prod(kernel.shape[len(kernel.rows) :]) if kernel.reduced else 0
     crossed = 0.0
-    if plan.crosses:
+    if plan.spreads_rows:
         row //= partitions.size
         each = crossing.nanoseconds(prod(kernel.rows), partitions.size, context.timing)
         crossed = len(crossing.folds_of(kernel)) * each

@@ -25,7 +25,7 @@ from neuronx_cc.codegen.maps import transposed
 from neuronx_cc.codegen.maps.ahead import copy_ahead
 from neuronx_cc.codegen.maps.area import Area, is_cut_by
 from neuronx_cc.codegen.maps.axes import axes_view, full_view
-from neuronx_cc.codegen.maps.between import between, elements_of, fit, gathered, gathered_bytes, loops_around
+from neuronx_cc.codegen.maps.between import between, elements_of, fit, gathered, gathered_bytes, loops_around, within
 from neuronx_cc.codegen.maps.body import Blocks, Body, Round
 from neuronx_cc.codegen.maps.column_sums import ColumnSums
 from neuronx_cc.codegen.maps.counting import Counting, Starts
@@ -259,13 +259,11 @@ class _Box:
         room -= sum(rows.values())
         staying = kept_in(self._columns(), room - least)
         room -= sum(staying.values())
-        loops = cut(
-            elements := tile_elements(
-                self.builder, self.plan, self.blocks, self.inputs, self.sizes, self.walk, self.ops, room // (2 * alive)
-            ),
+        elements = tile_elements(
+            self.builder, self.plan, self.blocks, self.inputs, self.sizes, self.walk, self.ops, room // (2 * alive)
         )
-        while self._bytes_of(tiles_of, repeated, loops) > room and elements > LEAST_TILE:
-            loops = cut(elements := max(LEAST_TILE, elements // 2))
+        taken = partial(self._bytes_of, tiles_of, repeated)
+        loops = within(room, streamed, self.sizes, elements, cut, taken, timing)
         self._spread(rows, loops)
         steps = [dict(loops).get(dim, size) for dim, size in enumerate(self.sizes)]
         room = max(room, int(self.builder.sbuf.largest_gap() * 0.95) - sum(staying.values()))  # rows are there now

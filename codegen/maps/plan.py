@@ -64,12 +64,12 @@ class MapPlan:
     transposed: dict[hlo.SSAValue, View] = field(default_factory=dict)
     """Inputs whose neighbours in memory go to different partitions: see ``maps.transposed``."""
 
-    def has_apart(self, shape: hlo.Shape) -> bool:
-        """Whether a value is one of a row whose elements lie across the partitions."""
-        return self.partitions is not None and self.kernel.is_row(shape) and self.crosses
+    def is_shared(self, shape: hlo.Shape) -> bool:
+        """Whether all partitions have a value, which is one of a row that lies across them."""
+        return self.partitions is not None and self.kernel.is_row(shape) and self.spreads_rows
 
     @property
-    def crosses(self) -> bool:
+    def spreads_rows(self) -> bool:
         """Whether rows that are folded lie across the partitions."""
         return self.partitions is not None and self.kernel.reduced > 0 and len(self.kernel.rows) <= self.partitions.axis
 
@@ -392,7 +392,7 @@ def resident_bytes(context: Context, plan: MapPlan, value: hlo.SSAValue, step: i
     if (
         partitions is None
         or only_stored(context, [value], step)
-        or plan.has_apart(shape)
+        or plan.is_shared(shape)
         or plan.kernel.shape[partitions.axis] % (partitions.size * partitions.inner)
     ):
         return 0

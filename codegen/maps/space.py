@@ -76,6 +76,11 @@ def tile_space(
             for value, view in zip(arrays, views, strict=True)
         ]
         space = align([template, *views], shape, fences)
+        for at, (value, view) in enumerate(zip(arrays, views, strict=True)):
+            if space is None and not view.in_sbuf and any(len(atoms) > 1 for atoms in view.dims):
+                # one whose atoms do not nest with another view's
+                views[at] = part(full_view(context.dense(value), kernel))
+                space = align([template, *views], shape, fences)
     assert space is not None, "dense views align with anything"
     space, pair = map_order.paired(space, views, kernel, rows)
     partition_dim = map_order.partition_dim(space)

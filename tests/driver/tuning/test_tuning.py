@@ -266,8 +266,8 @@ def test_the_command_writes_a_policy_that_compiles(tmp_path, monkeypatch, capsys
 def test_weights_in_eight_bits_are_a_candidate() -> None:
     """Its error is that of the program, its policy stores the codes, and weights that are given have no such form."""
     random = np.random.default_rng(0)
-    x, v = random.standard_normal((8, 512), np.float32), random.standard_normal((512, 64), np.float32)
-    w = random.standard_normal((512, 512), np.float32) / 20
+    x, v = random.standard_normal((8, 1024), np.float32), random.standard_normal((1024, 64), np.float32)
+    w = random.standard_normal((1024, 1024), np.float32) / 30
 
     def model(x, v):
         hidden = jnp.tanh(x @ w)
