@@ -164,40 +164,40 @@ class Loops:
                 [(part, self.products.bank(part.rows, part.columns, several=True)) for part in self._bank_parts(row)]
                 for row in self._row_tiles(block)
             ]
-            first = True
-            with self.builder.unrolled():
-                for pair, staged, last in self._streamed(block, lhs):
-                    work = partial(self._add_to_banks, banks, pair, first, (output, block) if last else None)
-                    self.nest.waiting.follow(staged, work)
-                    first = False
+            self._stream(block, lhs, partial(self._add_to_banks, banks), partial(self._leave_all, output, block, banks))
 
-    def _streamed(self, block: Part, lhs: Sequence[Block]) -> Iterator[tuple[Pair, Pair, bool]]:
-        """The blocks of k of a block of columns: what is multiplied, what is staged for it, and if it is the last."""
-        segments = self.problem.segments
-        for segment, terms, last in self.nest.terms():
-            span = Span(block.batch, block.n_at, self.problem.n_dim, block.columns, terms)
-            right = self.rhs.blocks(span, [segment], False)
-            chunks = in_a_row(terms, self.problem.chunks(segment))
-            left = [each.index(1, *chunks) for each in lhs[segments.index(segment) :: len(segments)]]
-            yield Pair(left, right), Pair(lhs, right), last
+    def _stream(
+        self,
+        block: Part,
+        lhs: Sequence[Block],
+        add: Callable[[Pair, bool], None],
+        leave: Callable[[], None],
+    ) -> None:
+        """Stage the blocks of k of a block of columns; ``add`` the products of each, of the first ones as such, and let
+        the sums ``leave`` after the last.
+        """
+        segments, first = self.problem.segments, True
+        with self.builder.unrolled():
+            for segment, terms, last in self.nest.terms():
+                span = Span(block.batch, block.n_at, self.problem.n_dim, block.columns, terms)
+                right = self.rhs.blocks(span, [segment], False)
+                chunks = in_a_row(terms, self.problem.chunks(segment))
+                left = [each.index(1, *chunks) for each in lhs[segments.index(segment) :: len(segments)]]
+                steps: list[Callable[[], None]] = [partial(add, Pair(left, right), first)]
+                self.nest.waiting.follow(Pair(lhs, right), partial(_each, [*steps, leave] if last else steps))
+                first = False
 
     def _stream_across(self, output: Output, block: Part, lhs: Sequence[Block]) -> None:
         """Columns are stationary, and rows stream past them: sums [columns, rows] lie side by side in one bank."""
         width, rows = self.problem.width(block.columns), block.rows
         bank = self.products.bank(self.problem.out.across, width)
         sums = [bank.index(1, Affine(start), rows) for start in range(0, width, rows)]
-        first = True
-        with self.builder.unrolled():
-            for pair, staged, last in self._streamed(block, lhs):
-                leave = partial(self._leave_across, output, block, bank, sums) if last else None
-                self.nest.waiting.follow(staged, partial(self._add_across, sums, pair, first, leave))
-                first = False
+        self._stream(
+            block, lhs, partial(self._add_across, sums), partial(self._leave_across, output, block, bank, sums)
+        )
 
-    def _add_across(self, sums: Sequence[Block], pair: Pair, first: bool, leave: Callable[[], None] | None) -> None:
-        """``leave``: takes the sums whose last products these are."""
+    def _add_across(self, sums: Sequence[Block], pair: Pair, first: bool) -> None:
         self.products.add_up(list(zip(sums, pair.across(self.problem.out.across), strict=True)), first)
-        if leave is not None:
-            leave()
 
     def _leave_across(self, output: Output, block: Part, bank: Block, sums: Sequence[Block]) -> None:
         if self.products.bias is not None:
@@ -215,20 +215,18 @@ class Loops:
         for start in range(0, row.columns, self.builder.sizes.bank_columns):
             yield row.cut_columns(Affine(start), min(row.columns - start, self.builder.sizes.bank_columns))
 
-    def _add_to_banks(
-        self, banks: Sequence[Sequence[tuple[Part, Block]]], pair: Pair, first: bool, leaves: tuple[Output, Part] | None
-    ) -> None:
-        """``banks``: of each tile of rows; ``leaves``: what takes the block whose last products these are.
+    def _add_to_banks(self, banks: Sequence[Sequence[tuple[Part, Block]]], pair: Pair, first: bool) -> None:
+        """``banks``: of each tile of rows.
 
         What is converted is there piece by piece; else sums of one bank leave while those of the next are made.
         """
         for row in banks:
             for tiles in [row] if self.problem.rhs.converted else [[each] for each in row]:
                 self.products.accumulate_all(tiles, pair, first)
-        if leaves is not None:
-            output, block = leaves
-            for tile, row in zip(self._row_tiles(block), banks, strict=True):
-                self._leave_banks(output, tile, row)
+
+    def _leave_all(self, output: Output, block: Part, banks: Sequence[Sequence[tuple[Part, Block]]]) -> None:
+        for tile, row in zip(self._row_tiles(block), banks, strict=True):
+            self._leave_banks(output, tile, row)
 
     def _leave_banks(self, output: Output, block: Part, banks: Sequence[tuple[Part, Block]]) -> None:
         """Sums go where the result wants them, with what the kernel adds."""
@@ -311,3 +309,8 @@ class Loops:
                 bank = self.products.tile(rows.cut_columns(at, columns), pair, biased=total is None)
                 more = None if total is None else total.index(1, at, columns)
                 self.output.add(into.index(1, at, columns), bank, more)
+
+
+def _each(steps: Sequence[Callable[[], None]]) -> None:
+    for step in steps:
+        step()

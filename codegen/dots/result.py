@@ -193,9 +193,10 @@ class Output:
         sizes = [source.dims[dim].size for dim in order]
         tile = self.tiles.tile(array.loaded, sizes or [1], source.dims[0].size, array_name(number), buffers)
         copy(self.emitter.builder, tile if sizes else tile.of(tile.dims[:1]), source.select([0, *order]), stream)
-        loaded = dict(zip(order, tile.dims[1:], strict=False))
-        repeated = {dim: Atom(atom.size, 0) for dim, atom in enumerate(source.dims) if dim and not atom.stride}
-        return tile.of((tile.dims[0], *({**loaded, **repeated}[dim] for dim in range(1, len(source.dims)))))
+        free = [Atom(atom.size, 0) for atom in source.dims[1:]]
+        for at, dim in enumerate(order):
+            free[dim - 1] = tile.dims[1 + at]
+        return tile.of((tile.dims[0], *free))
 
     def finish(self, tiles: Sequence[tuple[Block, Block, Sequence[Block]]]) -> None:
         """``result = epilogue(sums, arrays)`` for each (result, sums, arrays); ops of several take turns, so that

@@ -14,11 +14,12 @@ from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.emission.builder import Block, Ring
 from neuronx_cc.codegen.emission.emitter import Emitter
 from neuronx_cc.codegen.emission.tiles import TilePool, tile_in
+from neuronx_cc.codegen.epilogues.work import leave
 from neuronx_cc.codegen.formation.graph import Kernel
-from neuronx_cc.codegen.maps.plan import MapPlan, Partitions
+from neuronx_cc.codegen.maps.plan import MapPlan, Partitions, partition_divisor
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.program import Stream
-from neuronx_cc.ir.isa.timing import F32, F32_PSUM, Timing
+from neuronx_cc.ir.isa.timing import Timing
 
 BUFFERS = 2
 """Of sums."""
@@ -49,7 +50,7 @@ def candidates(context: Context, kernel: Kernel) -> Iterator[Partitions]:
 
 def _partitions(context: Context, row: int) -> int:
     """How many hold equal parts of a row, at least two elements each, so that they have something to fold."""
-    return next((size for size in range(min(context.sizes.rows, row // 2), 0, -1) if row % size == 0), 0)
+    return partition_divisor(row, min(context.sizes.rows, row // 2)) if row > 1 else 0
 
 
 def folds_of(kernel: Kernel) -> list[hlo.ReduceOp]:
@@ -60,8 +61,7 @@ def folds_of(kernel: Kernel) -> list[hlo.ReduceOp]:
 def nanoseconds(rows: int, partitions: int, timing: Timing) -> float:
     """Of one sum over the partitions, for which everything waits."""
     added = timing.product(partitions, rows, "f32").bound + timing.latency(Stream.TENSOR)
-    left = timing.engine("activation", Stream.SCALAR, rows, (F32,), (F32_PSUM,), ("copy",)).bound
-    return added + left + timing.latency(Stream.SCALAR)
+    return added + leave(rows, "f32", timing).bound + timing.latency(Stream.SCALAR)
 
 
 @dataclass(frozen=True, slots=True)

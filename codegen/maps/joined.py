@@ -58,7 +58,7 @@ def choose_plan(context: Context, kernel: Kernel, member: Member, step: int) -> 
     ]
     times = [estimate(problem, context.timing) for problem in problems]
     best = first
-    expected = problems[0].on_chip and first.partitions is not None if problems else False
+    expected = first.partitions is not None and bool(problems) and problems[0].on_chip
     if others and min(times) * (GAIN_ON_CHIP if expected else GAIN) < times[0]:
         best = others[times.index(min(times)) - 1]
         member.update({op.results[0]: best.kernel for op in kernel.ops})

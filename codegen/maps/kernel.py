@@ -55,6 +55,7 @@ from neuronx_cc.codegen.maps.plan import (
     choose_input,
     choose_output,
     counted_axes,
+    divides,
     partition_divisor,
     results_of,
 )
@@ -143,7 +144,7 @@ def _emit_sections(context: Context, plan: MapPlan, member: Member, area: Area) 
 def _emit_boxes(context: Context, plan: MapPlan, member: Member, area: Area, columns: ColumnSums | None) -> None:
     """Split off the rest of an axis that its partitions do not divide, then emit each box."""
     partitions = plan.partitions
-    if partitions is None or not area.shape[partitions.axis] % (partitions.size * partitions.inner):
+    if partitions is None or divides(area.shape, partitions):
         _Box(context, plan, member, area, columns).emit()
         return
     total, step = area.shape[partitions.axis], partitions.size * partitions.inner

@@ -198,14 +198,15 @@ def resident_layout(timing: Timing, shape: hlo.Shape, most: int) -> tuple[int, C
     partitions = _fill_partitions(dims, range(max(1, len(dims) - 1)), True)
     if _is_short(timing, dims, partitions, WORTH_STAYING):
         several = streaming_partitions(timing, dims, range(len(dims)))
-        partitions = several if _divides(dims, several) else partitions
+        partitions = several if divides(dims, several) else partitions
     nbytes = prod(dims) // partitions.size * size
-    if not _divides(dims, partitions) or nbytes > most:
+    if not divides(dims, partitions) or nbytes > most:
         return None
     return nbytes, lambda alloc: unsqueezed(resident_view(alloc, shape.dtype, dims, partitions), shape.dims)
 
 
-def _divides(shape: Sequence[int], partitions: Partitions) -> bool:
+def divides(shape: Sequence[int], partitions: Partitions) -> bool:
+    """Whether ``partitions`` hold equal parts of their axis."""
     return shape[partitions.axis] % (partitions.size * partitions.inner) == 0
 
 
@@ -223,9 +224,9 @@ def streaming_partitions(timing: Timing, shape: Sequence[int], axes: Sequence[in
     return Partitions(axis, size, shape[axis] // size)
 
 
-def partition_divisor(size: int) -> int:
-    """Largest divisor that fits the partitions."""
-    return next(count for count in range(min(128, size), 0, -1) if size % count == 0)
+def partition_divisor(size: int, most: int = 128) -> int:
+    """Largest divisor that fits the partitions, or ``most`` of them."""
+    return next(count for count in range(min(most, size), 0, -1) if size % count == 0)
 
 
 def choose_input(context: Context, plan: MapPlan, value: hlo.SSAValue) -> View:
@@ -393,7 +394,7 @@ def resident_bytes(context: Context, plan: MapPlan, value: hlo.SSAValue, step: i
         partitions is None
         or only_stored(context, [value], step)
         or plan.is_shared(shape)
-        or plan.kernel.shape[partitions.axis] % (partitions.size * partitions.inner)
+        or not divides(plan.kernel.shape, partitions)
     ):
         return 0
     if not _is_view_of(plan.kernel, partitions, shape):
