@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 from functools import partial
 from math import ceil, prod
@@ -66,7 +66,7 @@ class Sections:
             stay = rows.keys() | whole.keys()
             dying = {at: [value for value in values if value not in stay] for at, values in stage.dying.items()}
             work = Round(stage.ops, dying, inputs, counts, {}, frozenset(parts))
-            sections = partial(self._section, starts, (rows, whole, parts), loads, work)
+            sections = partial(self._section, starts, (rows, whole, parts), loads, stage.there, work)
             most = count if counts and {*counts.values()} & counted_axes(body.plan) else UNROLL
             steps = sum(op not in body.fusion for op in stage.ops)
             staggered = Staggered(body.context.builder, body.tiles.sizes, sections, steps, self.staged.under_way, most)
@@ -86,6 +86,7 @@ class Sections:
         starts: Starts,
         there: tuple[Blocks, Blocks, Mapping[hlo.ReduceOp, Block]],
         loads: Blocks,
+        on_chip: Set[hlo.SSAValue],
         work: Round,
         at: Starts,
         blocks: Blocks,
@@ -102,6 +103,7 @@ class Sections:
         for value, block in loads.items():
             copy(body.context.builder, _cut(whole[value], place), _cut(block, place), load_stream(value))
         here = {value: _cut(block, place) for value, block in (rows | whole).items()}
+        here |= {value: blocks[value] for value in on_chip}
         for op, block in parts.items():
             sums = block.index(1, number)
             here[op.result] = sums.of((*sums.dims, *(Atom(size, 0) for size in sizes)))

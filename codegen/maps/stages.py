@@ -35,6 +35,8 @@ class Stage:
     ops: tuple[hlo.HloOp, ...]
     again: frozenset[hlo.SSAValue]
     """What earlier stages have made."""
+    there: frozenset[hlo.SSAValue]
+    """What ``ops`` read of elements that earlier stages have left on chip."""
     inputs: frozenset[hlo.SSAValue]
     """What ``ops`` read of what others made, or counts."""
     dying: Mapping[int, list[hlo.SSAValue]]
@@ -98,7 +100,8 @@ def stages_of(
         elements = {value for value in results if not kernel.is_row(hlo.shape_of(value))} | read
         last = last_uses(kernel, member, _last_readers(ops, sources, fusion), ops)
         dying = {at: [value for value in values if value in elements] for at, values in last.items()}
-        found.append(Stage(rows, ops, frozenset(made & results), read, dying))
+        there_already = {value for op in ops for value in sources[op]} & made & on_chip
+        found.append(Stage(rows, ops, frozenset(made & results), frozenset(there_already), read, dying))
         made |= results
     return tuple(found)
 

@@ -60,6 +60,21 @@ def test_values(function, rows, columns, dtype):
     check_function(function, *arguments(rows, columns, dtype), machine=QUARTER)
 
 
+@pytest.mark.parametrize("columns", [2000, 3000])
+@pytest.mark.parametrize("dtype", [np.float32, jnp.bfloat16], ids=["f32", "bf16"])
+def test_elements_of_the_first_stage_that_stay_on_chip(columns, dtype):
+    """Later stages read them where they lie, as the kernel does that they stay for."""
+
+    def function(x, scale):
+        y = jnp.tanh(x.astype(jnp.float32)) * scale
+        centred = y - y.mean(-1, keepdims=True)
+        normed = (y - y.max(-1, keepdims=True)) / (1e-2 + (centred**2).sum(-1, keepdims=True))
+        return y.mean(0), normed, (centred**2).sum(-1)
+
+    x, scale, _, _ = arguments(64, columns, dtype)
+    check_function(function, x, scale, machine=QUARTER)
+
+
 @pytest.mark.parametrize("rows", [(2, 70, 90), (130, 65, 61)])
 def test_rows_of_two_dims(rows):
     def function(x):
