@@ -85,18 +85,23 @@ class Block:
     def overwrites(self, old: hlo.SSAValue, result: hlo.SSAValue) -> bool:
         """Whether the kernel of ``result`` reads the HBM array ``old`` just where it writes ``result``.
 
-        A map kernel without folds loads all of a tile before it stores any of it, so both may have one buffer.
+        A map kernel without folds loads all of a tile before it stores any of it, so both may have one buffer; so does
+        a contraction with what its sums are combined with, as they leave PSUM.
         """
         kernel = self.member.get(result)
-        if kernel is None or not kernel.is_map or kernel.reduced or kernel.scanned >= 0:
+        if kernel is None or kernel.reduced or kernel.scanned >= 0 or kernel.together is not None:
             return False
         before, after = hlo.shape_of(old), hlo.shape_of(result)
-        if (before.dtype, before.size) != (after.dtype, after.size) or squeeze(after.dims) != kernel.shape:
+        dims, first = squeeze(after.dims), kernel.ops[0]
+        if (before.dtype, before.size) != (after.dtype, after.size) or (kernel.is_map and dims != kernel.shape):
+            return False
+        if not kernel.is_map and not isinstance(first, hlo.DotOp):
+            return False
+        multiplied = () if kernel.is_map else first.sources
+        if any(base(self.context.source_of(operand)) is old for operand in multiplied):
             return False
         reads = [operand for op in kernel.ops for operand in op.sources if base(operand) is old]
-        return all(
-            same_order(operand, old) and squeeze(hlo.shape_of(operand).dims) == kernel.shape for operand in reads
-        )
+        return all(same_order(operand, old) and squeeze(hlo.shape_of(operand).dims) == dims for operand in reads)
 
     def lower(self) -> None:
         parts = Parts.of(self.context, self)

@@ -166,14 +166,14 @@ class Context:
     ) -> View:
         """Reserve HBM for a named buffer that lives as long as the program, or name ``alloc`` once more."""
         nbytes = prod(dims) * hlo.itemsize(dtype)
-        alloc = self._hbm(nbytes, name) if alloc is None else alloc
+        alloc = self._hbm(nbytes, name, unused=True) if alloc is None else alloc
         self.builder.program.variables.append(
             Variable(name, kind, alloc.lo, nbytes, dtype, dims, index, alias, argument)
         )
         return linear(alloc, alloc.lo, dtype, dims)
 
-    def _hbm(self, nbytes: int, name: str) -> Alloc:
-        alloc = self.builder.hbm.allocate(nbytes, name)
+    def _hbm(self, nbytes: int, name: str, unused: bool = False) -> Alloc:
+        alloc = self.builder.hbm.allocate(nbytes, name, unused=unused)
         if alloc is None:
             live = sorted(self.builder.hbm.live, key=lambda alloc: alloc.lo - alloc.hi)[:5]
             listed = ", ".join(f"{alloc.name} {(alloc.hi - alloc.lo) >> 20} MiB" for alloc in live) or "none"
@@ -345,6 +345,14 @@ class Context:
         if lent is not None and lent.alloc is view.alloc:
             return True
         return any(view.alloc is alloc for alloc in self._owned.get(source, []))
+
+    def takes_over(self, value: hlo.SSAValue, former: hlo.SSAValue, home: View, step: int) -> bool:
+        """Whether ``value``, made at ``step``, may lie in ``home``, where ``former`` is read last; if so it owns it."""
+        dead = self.last_use(former) <= step
+        if not dead or not self.may_overwrite(former, home) or self.outputs.get(value, home) != home:
+            return False
+        self.adopt(value, former)
+        return True
 
     def adopt(self, value: hlo.SSAValue, former: hlo.SSAValue) -> None:
         """``value`` takes over the buffers of ``former``, which is dead, lent ones too."""

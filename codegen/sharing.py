@@ -1,7 +1,7 @@
 """Which values may lie in one buffer one after the other, and when a kernel may write its result there.
 
-``dynamic-update-slice`` and ``scatter`` update a buffer in place, loops keep their state in it, and branches hand it
-on: a buffer is free only when nothing reads any of these *occupants* any more.
+``dynamic-update-slice``, ``scatter`` and ``all-reduce`` update a buffer in place, loops keep their state in it, and
+branches hand it on: a buffer is free only when nothing reads any of these *occupants* any more.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from typing import Any
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.formation.graph import base, is_view
 from neuronx_cc.ir import hlo
+
+_UPDATES = hlo.DynamicUpdateSliceOp | hlo.ScatterOp | hlo.AllReduceOp
 
 
 def occupants(context: Context, value: hlo.SSAValue, kept: Container[hlo.SSAValue] = ()) -> list[hlo.SSAValue]:
@@ -30,7 +32,7 @@ def _successors(context: Context, value: hlo.SSAValue) -> Iterator[hlo.SSAValue]
     """The results that may take over the buffer of ``value``, or show it."""
     for use in _uses(value):
         user = use.operation
-        if isinstance(user, hlo.DynamicUpdateSliceOp | hlo.ScatterOp) and use.index == 0:
+        if isinstance(user, _UPDATES) and use.index == 0:
             yield user.results[0]
         elif isinstance(user, hlo.TupleOp):
             for outer in user.result.uses:
@@ -74,7 +76,7 @@ def updates(old: hlo.SSAValue, result: hlo.SSAValue) -> bool:
     if not isinstance(result, hlo.OpResult):
         return False
     op = result.op
-    if isinstance(op, hlo.DynamicUpdateSliceOp | hlo.ScatterOp):
+    if isinstance(op, _UPDATES):
         first, *others = op.operands
         return base(first) is old and all(base(other) is not old for other in others)
     if isinstance(op, hlo.GetTupleElementOp) and isinstance(op.operand.owner, hlo.WhileOp):

@@ -1,6 +1,7 @@
 """Memory arenas: first fit after a moving cursor, so that freed bytes are reused as late as possible.
 
-Reuse is what serialises engines, hence the cursor. An allocation remembers the earlier owners of its
+Reuse is what serialises engines, hence the cursor. In HBM it turns where nothing has lain yet, so that a program takes
+little more than what it holds at a time. An allocation remembers the earlier owners of its
 bytes; synchronisation waits for their accesses.
 """
 
@@ -54,13 +55,18 @@ class Arena:
         lo, _ = min(fitting, default=max(self._gaps, key=lambda gap: gap[1] - gap[0], default=(0, 0)))
         self._cursor = lo
 
-    def allocate(self, nbytes: int, name: str = "", from_top: bool = False) -> Alloc | None:
-        """``nbytes`` contiguous bytes, or None. ``from_top`` ignores the cursor and packs at the high end."""
+    def allocate(self, nbytes: int, name: str = "", from_top: bool = False, unused: bool = False) -> Alloc | None:
+        """``nbytes`` contiguous bytes, or None. ``from_top`` ignores the cursor and packs at the high end; ``unused``
+        bytes have had no owner, so that what is there when the program starts is still there.
+        """
         nbytes = max(self.alignment, -(-nbytes // self.alignment) * self.alignment)
+        if unused:
+            return self._take(self.peak, nbytes, name) if self.peak + nbytes <= self.capacity else None
         if from_top:
             fitting = [hi - nbytes for lo, hi in self._gaps if hi - lo >= nbytes]
             return self._take(max(fitting), nbytes, name) if fitting else None
-        for low, high in ((self._cursor, self.capacity), (0, self.capacity)):
+        turn = self.peak if self.space is Space.HBM else self.capacity
+        for low, high in ((self._cursor, turn), (0, turn), (0, self.capacity)):
             for lo, hi in self._gaps[bisect_right(self._gaps, low, key=_hi_of_piece) :]:
                 start = max(lo, low)
                 if min(hi, high) - start >= nbytes:

@@ -19,11 +19,14 @@ from neuronx_cc.ir.isa.program import Stream
 
 
 def lower(context: Context, op: hlo.HloOp, step: int) -> None:
-    """Any collective."""
-    del step
-    source = context.dense(op.operands[0])
-    target = context.new_hbm(op.results[0])
-    context.homes[op.results[0]] = [target]
+    """Any collective; sums over devices lie where their operand did, if nothing else reads that."""
+    operand, result = op.operands[0], op.results[0]
+    source = context.dense(operand)
+    if isinstance(op, hlo.AllReduceOp) and context.takes_over(result, operand, source, step):
+        target = source
+    else:
+        target = context.new_hbm(result)
+    context.homes[result] = [target]
     groups = _groups(op)
     kind, size = kind_of(op), members_of(op)
     axis = _axis(op)

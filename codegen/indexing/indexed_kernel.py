@@ -97,10 +97,9 @@ def update_in_place(context: Context, op: hlo.DynamicUpdateSliceOp | hlo.Scatter
         fill(context, target, operand)
     else:
         home = context.dense(operand)
-        dead = context.last_use(operand) <= step and all(base(other) is not base(operand) for other in others)
-        if dead and context.may_overwrite(operand, home) and context.outputs.get(result, home) == home:
+        alone = all(base(other) is not base(operand) for other in others)
+        if alone and context.takes_over(result, operand, home, step):
             target = home
-            context.adopt(result, operand)
         else:
             target = context.new_hbm(result)
             blocks = blocks_of([target, home], hlo.shape_of(operand).dims)

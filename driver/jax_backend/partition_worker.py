@@ -27,6 +27,7 @@ from jaxlib.mlir.dialects import chlo, mhlo, sdy, stablehlo
 from neuronx_cc.driver.jax_backend.meshes import mesh_devices
 from neuronx_cc.driver.jax_backend.partition_calls import Calls
 from neuronx_cc.driver.jax_backend.partition_reductions import prepare_reductions
+from neuronx_cc.driver.jax_backend.partition_top_k import prepare_top_k
 from neuronx_cc.hlo_import.load import detect
 from neuronx_cc.hlo_import.wire import FieldSpec, decode
 from neuronx_cc.ir.targets import MAX_DEVICES
@@ -161,6 +162,7 @@ def _compile(request: Request, module: Any, folder: str) -> Exception | None:
     ]
     CALLS.prepare(module)
     prepare_reductions(module)
+    prepare_top_k(module)
     try:
         devices = _client(replicas * partitions).devices()[: replicas * partitions]
         _client(replicas * partitions).compile_and_load(module, _jax.DeviceList(tuple(devices)), options)

@@ -36,11 +36,12 @@ def sums_where_finite(
     # by another operator, or both reductions become one of the whole array, which takes longer
     spoiled = b.reduce(hlo.MaximumOp, spoiled, (1,), float("-inf"))
     spoiled = b.sum(spoiled, (0,))
-    finite = b.compare(spoiled, b.number(0), "EQ")
+    # the case that is assumed where nobody runs the program is that of false: what nearly all updates take
+    found = b.compare(spoiled, b.number(0), "NE")
     carried = hlo.tuple_type(tuple(arg.type for arg in args))
     names = []
     result: hlo.Attribute | None = None
-    for way in (sums, safe):
+    for way in (safe, sums):
         computation, inner = b.computation(b.fresh_name("sums"), [carried])
         parts = [inner.element(computation.block.args[0], index) for index in range(len(args))]
         value = way(inner, *parts)
@@ -50,5 +51,5 @@ def sums_where_finite(
         names.append(computation.computation_name)
     assert result is not None, "there are two ways"
     packed = [b.typed(hlo.TupleOp, args, carried) for _ in names]
-    chosen = b.typed(hlo.ConditionalOp, [finite, *packed], result, branches=hlo.StrsAttr(tuple(names)))
+    chosen = b.typed(hlo.ConditionalOp, [found, *packed], result, branches=hlo.StrsAttr(tuple(names)))
     return b.element(chosen, 0)

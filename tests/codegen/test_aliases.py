@@ -367,6 +367,42 @@ def test_an_optimizer_step_writes_in_place():
     assert compiled.program.hbm_bytes < 4.1 * state[0].nbytes
 
 
+def summed_in_a_loop(total, x, y):
+    return lax.fori_loop(0, 3, lambda i, s: s - 0.5 * jnp.einsum("erk,ern->ekn", x * (i + 1), y), total)
+
+
+def subtracted(weight, x, y):
+    return weight - 0.5 * jnp.einsum("erk,ern->ekn", x, y)
+
+
+@pytest.mark.parametrize("function", [summed_in_a_loop, subtracted])
+def test_contractions_write_where_they_read_what_they_add_to(function):
+    inputs = normal(6, 300, 180), normal(6, 5, 300), normal(6, 5, 180)
+    compiled = check(donated_text(function, *inputs), {0: 0}, *inputs)
+    assert compiled.program.hbm_bytes < 1.5 * inputs[0].nbytes
+
+
+@pytest.mark.parametrize("reads", ["dot(x, t)", "dot(t, x)"])
+def test_contractions_do_not_write_what_they_multiply(reads):
+    body = f"""
+      x = f32[256,256] parameter(0)
+      t = f32[256,256] parameter(1)
+      d = f32[256,256] {reads}, lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}
+      ROOT r = f32[256,256] add(d, x)"""
+    check(module("{}: (0, {}, may-alias)", body), {}, normal(256, 256), normal(256, 256))
+
+
+def test_sums_over_devices_lie_where_their_operand_did():
+    body = """
+      x = f32[512,512] parameter(0)
+      e = f32[512,512] exponential(x)
+      a = f32[512,512] all-reduce(e), replica_groups={{0,1}}, to_apply=add
+      ROOT r = f32[512,512] tanh(a)"""
+    add = "add { p = f32[] parameter(0) q = f32[] parameter(1) ROOT s = f32[] add(p, q) }"
+    text = f"HloModule m, num_partitions=2\n{add}\nENTRY main {{{body}\n}}\n"
+    assert compile_text(text).program.hbm_bytes < 3.1 * 4 * 512 * 512
+
+
 def test_a_reshaped_parameter_is_overwritten():
     def step(table, flat):
         return (table.reshape(-1) + flat).reshape(table.shape)

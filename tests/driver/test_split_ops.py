@@ -87,6 +87,8 @@ SPELLINGS = {
     "sort": (lambda x: jnp.sort(x, 1), ROWS, CUBE),
     "argsort": (lambda x: jnp.argsort(x, -1), ROWS, CUBE),
     "sort of pairs": (lambda x: lax.sort((x, x * 2), dimension=1, num_keys=1)[1], ROWS, CUBE),
+    "largest of rows": (lambda x: lax.top_k(x, 2)[0], ROWS, CUBE),
+    "places of the largest": (lambda x: lax.top_k(x[..., 0], 5)[1], ROWS, CUBE),
     "median": (lambda x: jnp.median(x, 1), ROWS, CUBE),
     "dropout": (lambda x: jnp.where(jax.random.bernoulli(KEY, 0.9, x.shape), x / 0.9, 0), ROWS, CUBE),
     "random numbers": (lambda x: x + jax.random.normal(KEY, x.shape) * jax.random.uniform(KEY, x.shape), ROWS, CUBE),

@@ -87,6 +87,22 @@ def test_freed_bytes_are_reused_late() -> None:
     assert places == [0, 1, 2, 3, 0, 1]
 
 
+def test_hbm_is_reused_before_more_of_it_is_taken() -> None:
+    arena, places = Arena(Space.HBM, CAPACITY, ALIGNMENT), []
+    for _ in range(3):
+        held = [arena.allocate(size * ALIGNMENT) for size in (1, 2, 1)]
+        for alloc in held:
+            assert alloc is not None
+            places.append(alloc.lo // ALIGNMENT)
+            arena.free(alloc)
+    assert max(places) + 2 <= 6
+    assert arena.peak <= 6 * ALIGNMENT, "twice what was ever held"
+    peak = arena.peak
+    fixed = arena.allocate(ALIGNMENT, unused=True)
+    assert fixed is not None
+    assert fixed.lo == peak, "what the program finds there at its start nothing has written"
+
+
 def test_full() -> None:
     arena = Arena(Space.PSUM, 2048, 2048)
     assert arena.allocate(1) is not None

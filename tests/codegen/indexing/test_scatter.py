@@ -7,12 +7,14 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
-from generated import check_function, check_text
+from generated import check_function, check_text, compile_text, text_of
 from indexing_cases import values, windows
 from jax import lax
 
 import neuronx_cc
+from neuronx_cc.ir.isa.program import Branch
 from neuronx_cc.ir.types import NUMPY_DTYPE
+from neuronx_cc.runtime.executable import Executable
 
 KINDS = [lax.scatter, lax.scatter_add, lax.scatter_mul, lax.scatter_min, lax.scatter_max]
 METHODS = ["set", "add", "multiply", "min", "max"]
@@ -115,6 +117,15 @@ def test_segments_and_histograms(random: np.random.Generator) -> None:
     check_function(lambda d, i: jax.ops.segment_sum(d, i, 40), data, ids)
     check_function(lambda d, i: jax.ops.segment_max(d, i, 50), data, ids)
     check_function(lambda i: jnp.bincount(i, length=37), ids)
+
+
+def test_the_time_that_is_assumed_is_that_of_finite_updates(random: np.random.Generator) -> None:
+    data, ids = random.normal(size=(256, 128)).astype(np.float32), random.integers(0, 512, 256).astype(np.int32)
+    compiled = compile_text(text_of(lambda d, i: jax.ops.segment_sum(d, i, 512), data, ids))
+    executable = Executable(compiled.program, compiled.constants)
+    runs = [executable.run([], timing_only=True), executable.run([data, ids])]
+    assert any(isinstance(record, Branch) for record in compiled.program.records)
+    assert runs[0].report.time_ns == runs[1].report.time_ns
 
 
 def test_columns_and_batches(random: np.random.Generator) -> None:
