@@ -21,6 +21,7 @@ from neuronx_cc.codegen.dots import candidates as of_dots
 from neuronx_cc.codegen.dots import estimate as dot_times
 from neuronx_cc.codegen.dots import problem as dots
 from neuronx_cc.codegen.dots.schedule import Schedule as Contracting
+from neuronx_cc.codegen.epilogues.work import Epilogue
 from neuronx_cc.ir.isa.timing import Timing
 
 Problem = dots.Problem | convolutions.Problem | gradients.Problem
@@ -59,6 +60,12 @@ class Planner:
     """How many kernels pose each problem."""
     copies: dict[Any, tuple[tuple[int, dots.Home], ...]] = field(default_factory=dict)
     """Problems of a contraction as its operands lie, and how -> operands that are copied first, and to where."""
+    stated: dict[Any, tuple[dots.Problem, ...]] = field(default_factory=dict)
+    """How the arrays of a contraction lie, and what is done with its sums -> its problems (``dots.statement``)."""
+    epilogues: dict[Any, Epilogue] = field(default_factory=dict)
+    """A chain as it is spelled, and the tiles that it has -> its instructions (``epilogues.chain``)."""
+    options: dict[Any, Any] = field(default_factory=dict)
+    """A contraction and a chain, as their arrays lie -> what becomes of both in one kernel (``epilogues.choose``)."""
     _chosen: dict[Problem, Schedule | None] = field(default_factory=dict)
     _times: dict[Problem, float] = field(default_factory=dict)
 

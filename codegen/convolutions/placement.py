@@ -201,7 +201,7 @@ def place(context: Context, convolving: Convolving, apart: bool) -> Placed:
     ]
     if chain is not None:
         read, like = problems[0].repeats, [problems[0].loaded(array) for array in arrays]
-        epilogue = chain.ready(tuple(map(read, arrays))).record(like, out.dtype, 1.0)
+        epilogue = chain.epilogue([*map(read, arrays)], like, out.dtype, 1.0)
         problems = [replace(problem, epilogue=epilogue) for problem in problems]
     return Placed(op, chain, context.planner.easiest(problems), x, w, out, adds, data, value, weights, columns)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -14,7 +15,7 @@ from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.program import Stream
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False)
 class Contraction:
     """A kernel that is to be placed: the op, and what it adds to the sums."""
 
@@ -31,18 +32,29 @@ class Contraction:
         """What the chain reads beside the sums."""
         return () if self.chain is None else self.chain.arrays
 
+    @cached_property
+    def _orders(self) -> tuple[tuple[list[int], list[int], list[int]], ...]:
+        return tuple(order_of(self.op, index) for index in (0, 1))
+
+    @cached_property
+    def _sizes(self) -> tuple[tuple[tuple[int, ...], ...], ...]:
+        shapes = map(hlo.shape_of, self.op.sources)
+        return tuple(
+            tuple(tuple(shape.dims[axis] for axis in group) for group in groups)
+            for shape, groups in zip(shapes, self._orders, strict=True)
+        )
+
     def order(self, index: int) -> list[int]:
         """Dims of operand ``index``: batch, free, contracted."""
-        return [axis for group in order_of(self.op, index) for axis in group]
+        return [axis for group in self._orders[index] for axis in group]
 
     def free(self, index: int) -> int:
         """How many free dims an operand has."""
-        return len(order_of(self.op, index)[1])
+        return len(self._orders[index][1])
 
     def sizes(self, index: int) -> tuple[tuple[int, ...], ...]:
         """Sizes of the batch, free and contracted dims of an operand."""
-        dims = hlo.shape_of(self.op.sources[index]).dims
-        return tuple(tuple(dims[axis] for axis in group) for group in order_of(self.op, index))
+        return self._sizes[index]
 
     def classes(self, view: View, index: int) -> tuple[View, View, View]:
         """A view with the dims of operand ``index`` in order, class by class."""

@@ -8,9 +8,9 @@ land on the partitions of the result.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import Enum
-from functools import cached_property
+from functools import cache, cached_property
 from math import prod
 
 from neuronx_cc.codegen.emission.views import Atom, View
@@ -190,6 +190,13 @@ class Problem:
     """What the epilogue reads beside the sums."""
 
     @cached_property
+    def _hash(self) -> int:
+        return hash(tuple([getattr(self, each.name) for each in fields(self)]))
+
+    def __hash__(self) -> int:  # once: plans are looked up by their problems all the time
+        return self._hash
+
+    @cached_property
     def m_tiled(self) -> int:
         """Size of the dim of m that is cut into tiles."""
         return self.m[self.m_dim] if self.m_dim >= 0 else 1
@@ -314,6 +321,7 @@ def run_of(atoms: Iterable[Atom], nbytes: int) -> int:
     return nbytes
 
 
+@cache
 def divisor(size: int, most: int) -> int:
     """The largest divisor of ``size`` that is at most ``most``."""
     return max(each for each in range(1, min(size, most) + 1) if size % each == 0)

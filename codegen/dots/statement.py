@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Container, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
@@ -27,6 +27,7 @@ from neuronx_cc.codegen.dots.problem import (
 from neuronx_cc.codegen.dots.schedule import FEW
 from neuronx_cc.codegen.emission.views import Atom, View, align, unplaced
 from neuronx_cc.codegen.epilogues.work import Epilogue
+from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.program import Stream
 from neuronx_cc.ir.isa.timing import Timing
 from neuronx_cc.ir.types import itemsize
@@ -102,11 +103,43 @@ def _refine(contraction: Contraction, views: Sequence[View], out: View, adds: Se
 
 def problems_of(
     context: Context, contraction: Contraction, bound: Sequence[Bound], out_view: View, adds: Sequence[View]
-) -> list[Problem]:
+) -> tuple[Problem, ...]:
     """The problem, for each way to cut k and each choice of the dims of m and n that are tiled, the plain one first.
 
-    None where dims do not nest or cannot be tiled: k on the partitions, m on the result's, n free.
+    None where dims do not nest or cannot be tiled: k on the partitions, m on the result's, n free. Contractions whose
+    arrays lie alike are stated once.
     """
+    stated, lie = context.planner.stated, _lie(context, contraction, bound, [out_view, *adds])
+    if lie not in stated:
+        stated[lie] = tuple(_stated(context, contraction, bound, out_view, adds))
+    plain = stated[lie]
+    if not plain:
+        return ()
+    epilogue = _epilogue(contraction, bound, plain[0].out, plain[0].arrays)
+    more = epilogue, context.builder.sbuf.planned_room()
+    if (lie, more) not in stated:
+        stated[lie, more] = tuple(replace(each, epilogue=more[0], room=more[1]) for each in plain)
+    return stated[lie, more]
+
+
+def _lie(context: Context, contraction: Contraction, bound: Sequence[Bound], written: Sequence[View]) -> Hashable:
+    """All that a statement depends on, but the epilogue and the room that is left."""
+    op = contraction.op
+    return (
+        op.dims.data,
+        rounding_of(op),
+        contraction.bias is not None,
+        context.moves_values("bf16"),
+        *((hlo.shape_of(operand).dtype, *contraction.sizes(index)) for index, operand in enumerate(op.sources)),
+        *((each.home, _is_defined(each), each.staged and each.staged.segments) for each in bound),
+        *((view.dtype, view.in_sbuf, view.dims) for view in (*(each.view for each in bound), *written)),
+    )
+
+
+def _stated(
+    context: Context, contraction: Contraction, bound: Sequence[Bound], out_view: View, adds: Sequence[View]
+) -> list[Problem]:
+    """The same without an epilogue, and without any room."""
     dtype, written = pe_dtype(contraction.op), [out_view, *adds]
     across = across_of(contraction, out_view)
     lie = [unplaced(view.dtype, view.shape) if across and view.in_sbuf else view for view in written]
@@ -118,7 +151,6 @@ def problems_of(
         Result(view.in_sbuf, view.dtype, b.atoms[2 + i], m.atoms[1 + i], n.atoms[1 + i], across)
         for i, view in enumerate(written)
     )
-    epilogue = _epilogue(contraction, bound, out, arrays)
     found = []
     for k, direct in _cuts(context.timing, refined, bound):
         lhs, rhs = _operands(contraction, bound, refined, k, direct)
@@ -148,9 +180,9 @@ def problems_of(
                 lhs=lhs,
                 rhs=rhs,
                 out=out,
-                epilogue=epilogue,
+                epilogue=None,
                 bias=contraction.bias is not None,
-                room=context.builder.sbuf.planned_room(),
+                room=0,
                 arrays=tuple(arrays),
             )
             for m_dim, n_dim in tilings
@@ -171,9 +203,9 @@ def _epilogue(
 ) -> Epilogue | None:
     if contraction.chain is None:
         return None
-    ready = contraction.chain.ready(tuple(each.repeats for each in arrays))
     factor = prod(DECODED.get(each.view.dtype, 1.0) for each in bound)
-    return ready.record([each.loaded for each in arrays], out.dtype, factor)
+    columns, dtypes = [each.repeats for each in arrays], [each.loaded for each in arrays]
+    return contraction.chain.epilogue(columns, dtypes, out.dtype, factor)
 
 
 def _with_neighbours(problem: Problem) -> Problem | None:

@@ -396,14 +396,13 @@ class Builder:
         flags: Sequence[str] = (),
     ) -> Instr:
         """Append one instruction; operands are blocks whose first dim is the partition dim."""
-        out_refs = tuple([ref(block) for block in outs])
-        in_refs = tuple([ref(block) for block in ins])
-        instr = Instr(
-            op, stream, out_refs, in_refs, tuple(alu), tuple(imm), frozenset(flags), debug=self._current_debug
-        )
-        instr.origins = tuple([self._origin(block) for block in (*outs, *ins)])
-        operands = [(block.alloc, operand, True) for block, operand in zip(outs, out_refs, strict=True)]
-        operands += [(block.alloc, operand, False) for block, operand in zip(ins, in_refs, strict=True)]
+        operands = [(block.alloc, ref(block), True) for block in outs]
+        operands += [(block.alloc, ref(block), False) for block in ins]
+        refs = [operand for _, operand, _ in operands]
+        made, read, origins = tuple(refs[: len(outs)]), tuple(refs[len(outs) :]), [*map(self._origin, outs)]
+        origins += map(self._origin, ins)
+        instr = Instr(op, stream, made, read, tuple(alu), tuple(imm), frozenset(flags), (), self._current_debug)
+        instr.origins = tuple(origins)
         self.sync.record(instr, operands)
         self.program.records.append(instr)
         return instr
@@ -428,19 +427,13 @@ class Builder:
 
 def ref(block: Block) -> Ref:
     """The operand of a block. On-chip blocks start with their partition dim; HBM blocks with any dim."""
-    dims = block.dims
-    if block.alloc.space is not Space.HBM and (not dims or not dims[0].partition):
+    dims, space, offset = block.dims, block.alloc.space, block.offset
+    if space is not Space.HBM and (not dims or not dims[0].partition):
         dims = (Atom(1, 1, True), *dims)
     if len(dims) > MAX_FREE_DIMS + 1:
         raise AssertionError(f"operand with {len(dims) - 1} free dims")
-    return Ref(
-        block.alloc.space,
-        block.dtype,
-        block.offset.const,
-        tuple([(atom.size, 0 if atom.partition else atom.stride) for atom in dims]),
-        block.partition,
-        block.offset.terms,
-    )
+    sizes = tuple([(atom.size, 0 if atom.partition else atom.stride) for atom in dims])
+    return Ref(space, block.dtype, offset.const, sizes, block.partition, offset.terms)
 
 
 class Modifiers(TypedDict, total=False):

@@ -69,23 +69,21 @@ class Synchroniser:
         """Open regions."""
         return len(self._outside)
 
-    def position(self, stream: Stream) -> int:
-        return sum(frame.finished.get(stream, 0) for frame in self.frames)
-
     def record(self, instr: Instr, operands: list[tuple[Alloc, Ref, bool]]) -> None:
         """Count ``instr`` as emitted now and wait for what its operands conflict with."""
-        stream = instr.stream
-        place = (stream, tuple(self.frames[1:]))
+        stream, frames = instr.stream, self.frames
+        place = (stream, tuple(frames[1:]))
         accesses = [(alloc, self._access(alloc, ref, write, place)) for alloc, ref, write in operands]
         self.pending.append((instr, self._waits_for(stream, accesses)))
-        frame = self.frames[-1]
+        frame = frames[-1]
         frame.finished[stream] = frame.finished.get(stream, 0) + 1
-        count = self.position(stream)
+        count = sum([each.finished.get(stream, 0) for each in frames])
+        touched = self._touched.setdefault(frame, {}) if len(frames) > 1 else None
         for alloc, access in accesses:
             access.count = count
             remember(alloc, access)
-            if frame is not self.frames[0]:
-                self._touched.setdefault(frame, {}).setdefault(alloc, []).append(access)
+            if touched is not None:
+                touched.setdefault(alloc, []).append(access)
 
     def _access(self, alloc: Alloc, ref: Ref, write: bool, place: Place) -> Access:
         touched = hull(ref.space, ref.dtype, ref.dims)

@@ -8,8 +8,9 @@ each instruction does on its way.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Unpack
 
 from neuronx_cc.codegen.context import Context
@@ -35,7 +36,7 @@ Room = Callable[[int, Block, str], Block]
 """``room(number, like, dtype)``: tile ``number`` of those beside operands and result, of the sizes of ``like``."""
 
 
-@dataclass(slots=True)
+@dataclass
 class Chain:
     """``ops`` compute the result of ``start``, the sums as they come."""
 
@@ -53,6 +54,28 @@ class Chain:
         read = dict.fromkeys(operand for op in ops for operand in op.sources if operand not in made)
         arrays = tuple(operand for operand in read if context.splat(operand) is None)
         return cls(context, start, tuple(ops), arrays) if ops else None
+
+    @cached_property
+    def spelling(self) -> Hashable:
+        """Equal for chains of the same ops on arrays of the same types."""
+        values = (self.start, *self.arrays, *(op.results[0] for op in self.ops))
+        numbers, splat = {value: at for at, value in enumerate(values)}, self.context.splat
+
+        def seen(value: hlo.SSAValue) -> Hashable:
+            shape = hlo.shape_of(value)
+            return numbers[value] if value in numbers else (repr(splat(value)), shape.dtype, shape.dims)
+
+        types = map(hlo.shape_of, values)
+        ops = [(op.opcode, *sorted(op.properties.items()), *map(seen, op.sources)) for op in self.ops]
+        return tuple([(shape.dtype, shape.dims) for shape in types]), tuple(ops)
+
+    def epilogue(self, columns: Sequence[bool], arrays: Sequence[str], result: str, factor: float) -> Epilogue:
+        """What it does to a tile (``Ready.record``), of equal chains found once."""
+        key = self.spelling, tuple(columns), tuple(arrays), result, factor
+        known = self.context.planner.epilogues
+        if key not in known:
+            known[key] = self.ready(tuple(columns)).record(arrays, result, factor)
+        return known[key]
 
     def ready(self, columns: tuple[bool, ...]) -> Ready:
         """``columns``: for each array, whether it is one value a row."""

@@ -9,8 +9,8 @@ contractions. What makes such an array of one other, for this alone, is part of 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence, Set
-from dataclasses import dataclass, field
+from collections.abc import Hashable, Iterator, Sequence, Set
+from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 from math import prod
 
@@ -212,6 +212,20 @@ def _less(whole: Work, part: Work) -> Work:
 
 
 def _option(context: Context, contraction: Contraction, ops: Grown) -> _Option:
+    """That of ``ops``; of equal ones, which read what lies alike, found once."""
+    chain = Chain.of(context, contraction.op.result, ops)
+    views = [_lies(array) for array in chain.arrays] if chain is not None else []
+    lies = tuple([None if view is None else view.dims for view in views])
+    key = contraction.kind, None if chain is None else chain.spelling, lies
+    known: dict[Hashable, _Option] = context.planner.options
+    if key not in known:
+        known[key] = _found(context, contraction, ops, chain, views)
+    return replace(known[key], ops=ops)
+
+
+def _found(
+    context: Context, contraction: Contraction, ops: Grown, chain: Chain | None, views: Sequence[View | None]
+) -> _Option:
     timing, sizes, shape = context.timing, context.sizes, (ops[-1] if ops else contraction.op).shape
     partitions = contraction.partitions(timing)
     outside = not partitions or shape.size * 4 > partitions * sizes.sbuf_share(RESIDENT_VALUE_SHARE)
@@ -223,19 +237,17 @@ def _option(context: Context, contraction: Contraction, ops: Grown) -> _Option:
     long, every = (
         max(wide, min(LONG * sizes.bank_columns, shape.size // count)) for count in (partitions, sizes.partitions)
     )
-    chain = Chain.of(context, contraction.op.result, ops)
     if chain is None:
         return _Option(ops, True, leave(wide, shape.dtype, timing).times(tiles), NOTHING, NOTHING, NOTHING, moved)
     read, repeats = NOTHING, []
-    for array in chain.arrays:
-        view = _lies(array)
+    for array, view in zip(chain.arrays, views, strict=True):
         dims = () if view is None else view.dims
         repeats.append(not any(atom.stride for axis in contraction.along for atom in (dims[axis] if dims else ())))
         elements = 1 if view is None else prod(a.size for dim in view.dims for a in dim if a.stride)
         if outside:
             read += timing.transfer(elements * hlo.itemsize(hlo.shape_of(array).dtype), timing.long_run)
     dtypes = [hlo.shape_of(array).dtype for array in chain.arrays]
-    epilogue = chain.ready(tuple(repeats)).record(dtypes, shape.dtype, 1.0)
+    epilogue = chain.epilogue(repeats, dtypes, shape.dtype, 1.0)
     room = BUFFERS * ROOM * sizes.bank_bytes * (epilogue.tiles + len(repeats) - sum(repeats))
     inside = epilogue.work(wide, timing).times(tiles)
     apart = epilogue.work(long, timing).times(shape.size / (partitions * long))

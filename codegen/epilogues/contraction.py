@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 from math import prod
 
@@ -28,6 +29,12 @@ class Contraction:
     terms: int
     dtype: str
     """Of the products."""
+
+    @property
+    def kind(self) -> Hashable:
+        """Equal for contractions whose options are the same."""
+        shape = self.op.shape
+        return self.op.opcode, shape.dtype, shape.dims, self.rows, self.columns, self.along, self.terms, self.dtype
 
     @classmethod
     def of(cls, op: hlo.Operation) -> Contraction | None:

@@ -49,13 +49,6 @@ SSAValue.__hash__ = object.__hash__  # type: ignore[method-assign]
 SSAValues.__getitem__ = tuple.__getitem__  # type: ignore[method-assign, assignment]
 
 
-class _OpClass(ABCMeta):
-    """Op classes have no virtual subclasses, so ``isinstance`` need not ask ABC, which takes twice as long."""
-
-    __instancecheck__ = type.__instancecheck__
-    __subclasscheck__ = type.__subclasscheck__
-
-
 def _operand(index: int) -> property:
     """The operand at ``index``, in a fifth of the time of the generic accessor: passes read little else."""
     return property(lambda op: tuple.__getitem__(op._operands, index))
@@ -69,6 +62,20 @@ _FIELDS = {VarIRConstruct.OPERAND: _operand, VarIRConstruct.RESULT: _result}
 """Kind of field -> what reads it."""
 
 
+class _OpClass(ABCMeta):
+    """Op classes have no virtual subclasses, so ``isinstance`` need not ask ABC, which takes twice as long; and their
+    operands and results are read by properties of ours, in place of the accessors that xDSL sets.
+    """
+
+    __instancecheck__ = type.__instancecheck__
+    __subclasscheck__ = type.__subclasscheck__
+
+    def __setattr__(cls, name: str, value: object) -> None:
+        if isinstance(value, BeforeVariadicSingleAccessor):
+            value = _FIELDS[value.construct](value.idx)
+        super().__setattr__(name, value)
+
+
 class HloOp(IRDLOperation, metaclass=_OpClass):
     """Base of every HLO instruction: operands, one result, properties named as HLO text names them."""
 
@@ -79,9 +86,6 @@ class HloOp(IRDLOperation, metaclass=_OpClass):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        for field, accessor in list(cls.__dict__.items()):
-            if isinstance(accessor, BeforeVariadicSingleAccessor):
-                setattr(cls, field, _FIELDS[accessor.construct](accessor.idx))
         name = cls.__dict__.get("name")
         if name is not None:
             _SPELLINGS[name] = name.removeprefix("hlo.").replace("_", "-")

@@ -62,7 +62,7 @@ MAX_FREE_DIMS = 4
 """Free dims of an access pattern (hardware sheet 1.6)."""
 
 
-@dataclass(slots=True, frozen=True)
+@dataclass(slots=True, unsafe_hash=True)  # never changed; frozen, they would take three times as long to make
 class Ref:
     """An operand: an access pattern into one memory.
 
@@ -85,7 +85,7 @@ class Ref:
         return tuple([count for count, _ in self.dims])
 
 
-@dataclass(slots=True, frozen=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Wait:
     """Blocks until ``stream`` has finished at least ``count + sum(coef * register)`` instructions."""
 

@@ -12,6 +12,11 @@ import numpy as np
 import pytest
 from generated import TRN1, check_function
 
+import neuronx_cc
+from neuronx_cc.codegen.choose import Planner
+from neuronx_cc.codegen.dots import across, copies, placement, statement
+from neuronx_cc.codegen.epilogues import choose
+from neuronx_cc.codegen.epilogues.chain import Chain, Ready
 from neuronx_cc.ir.isa.program import DMA_STREAMS, Instr, Space
 from neuronx_cc.ir.machine import Machine
 from neuronx_cc.ir.targets import find_machine
@@ -161,3 +166,49 @@ def test_rows_and_columns_that_were_computed_are_not_repeated_in_memory(
     ]
     copies = [ref for ref in stored if ref.space is Space.HBM and prod(ref.counts) * 4 > (rows + columns) * depth]
     assert sum(prod(ref.counts) for ref in copies) <= rows * columns
+
+
+def test_what_is_found_once_is_what_each_would_find(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Epilogues, options and problems of contractions that are spelled alike, or whose arrays lie alike."""
+    found = {"epilogue": 0, "option": 0, "problem": 0}
+    epilogue, option, problems = Chain.epilogue, choose._option, statement.problems_of
+
+    def checked_epilogue(self: Chain, columns: Any, *rest: Any) -> Any:
+        found["epilogue"] += 1
+        known = epilogue(self, columns, *rest)
+        assert known == Ready.of(self, tuple(columns)).record(*rest)
+        return known
+
+    def checked_option(context: Any, contraction: Any, ops: Any) -> Any:
+        found["option"] += 1
+        known, planner = option(context, contraction, ops), context.planner
+        context.planner = Planner(context.timing)
+        assert known == option(context, contraction, ops)
+        context.planner = planner
+        return known
+
+    def checked_problems(context: Any, *rest: Any) -> Any:
+        found["problem"] += 1
+        known, planner = problems(context, *rest), context.planner
+        context.planner = Planner(context.timing)
+        assert known == problems(context, *rest)
+        context.planner = planner
+        return known
+
+    monkeypatch.setattr(Chain, "epilogue", checked_epilogue)
+    monkeypatch.setattr(choose, "_option", checked_option)
+    for module in (placement, across, copies):
+        monkeypatch.setattr(module, "problems_of", checked_problems)
+
+    near = [lambda x, *_: 2 * x - 1, lambda x, *_: 1 - 2 * x, lambda x, *_: 3 * x - 1, lambda x, *_: (x - 1) * 2]
+    chains = [*CHAINS.values(), *near]
+
+    def function(a: Any, b: Any, row: Any, column: Any, each: Any) -> Any:
+        wide = [f(x @ b, row[None, :], column[:, None], each) for f, x in zip(chains, a, strict=False)]
+        few = [f(x[:3].astype(t) @ b.astype(t)) for f in near for x, t in zip(a[-4:], ("f4", "f2"), strict=False)]
+        return wide, few
+
+    matrices = jax.ShapeDtypeStruct((96, 64), jnp.float32)
+    b, row, column, each = (jax.ShapeDtypeStruct(dims, jnp.float32) for dims in ((64, 128), (128,), (96,), (96, 128)))
+    neuronx_cc.compile(jax.jit(function).lower([matrices] * (len(chains) + 4), b, row, column, each))
+    assert min(found.values()) > 20
