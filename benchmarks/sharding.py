@@ -3,7 +3,8 @@
     python benchmarks/sharding.py [--devices 1,2,4,8,32] [--check] [STEP ...]     # names as in sharded_steps.py
 
 For each step and number of devices: what a device computes, moves in HBM and keeps in memory, each as a multiple of an
-even share of what one device alone takes. Products are those of the contractions and convolutions of the
+even share of what one device alone takes; behind the stroke what it would be if all were shared but what is whole on
+each device whatever one does (``must``). Products are those of the contractions and convolutions of the
 module, after XLA's partitioner and after our passes; operations those of TensorE, which transposes with products too.
 Then simulated milliseconds; operators that every device computes whole; MB that a device sends, after XLA's partitioner
 and after our passes, by kind of collective. ``--check`` runs the step too and compares with jaxlib's CPU client on the
@@ -29,10 +30,12 @@ os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_p
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 HEAD = (
-    "    N     products  operations  bytes  memory       ms  compile s  whole  "
+    "    N     products  operations        bytes       memory       ms  compile s  whole  "
     "MB sent after XLA's partitioner -> after our passes"
 )
 SHARES = ("xla products", "products", "operations", "bytes", "memory")
+WEIGHTS = 3
+"""How often a weight's bytes are held: itself, its gradient and what it becomes."""
 SENT = {
     "all_gather": lambda size, group: size * (group - 1),
     "all_reduce": lambda size, group: 2 * size * (group - 1) / group,
@@ -64,16 +67,44 @@ def ops_with_times(module: Any) -> Iterator[tuple[Any, int]]:
 
 def exchanged(module: Any) -> Counter[str]:
     """Bytes that a device sends, by collective."""
-    from neuronx_cc.ir import hlo
 
     sent: Counter[str] = Counter()
     for op, times in ops_with_times(module):
         name = op.name.removeprefix("hlo.")
         if name in SENT:
             groups = (op.properties.get("replica_groups") or op.properties.get("source_target_pairs")).data
-            size = sum(hlo.shape_of(operand).nbytes for operand in op.operands)
+            size = _nbytes(op.operands)
             sent[name] += int(SENT[name](size, max(map(len, groups)))) * times
     return sent
+
+
+def met(module: Any) -> tuple[int, int]:
+    """Bytes of the operands and results of collectives but sums, which lie in one place: all, and the largest."""
+    kinds = SENT.keys() - {"all_reduce"}
+    named = [(op, times) for op, times in ops_with_times(module) if op.name.removeprefix("hlo.") in kinds]
+    sizes = [(_nbytes([value]), times) for op, times in named for value in (*op.operands, *op.results)]
+    return sum(size * times for size, times in sizes), max((size for size, _ in sizes), default=0)
+
+
+def _nbytes(values: Any) -> int:
+    from neuronx_cc.ir import hlo
+
+    return sum(hlo.shape_of(value).nbytes for value in values)
+
+
+def must(found: dict[str, Any], alone: dict[str, Any], count: int, pieces: int) -> dict[str, float]:
+    """What a device cannot do without, of bytes moved and of memory, beside an even share of the rest.
+
+    What parameters have in whole are weights. Each part of the batch reads them for its products and for the gradients
+    of what they multiply, and reads and writes their gradients; these start as zeros, and the update reads both and
+    writes new weights. To that come the operands and results of other collectives than sums; the largest is held.
+    """
+    weights = max(0.0, found["arguments"] - alone["arguments"] / count)
+    moved, largest = found["met"]
+    return {
+        "bytes": alone["bytes"] / count + weights * (4 * pieces + 4) + moved,
+        "memory": alone["memory"] / count + weights * WEIGHTS + largest,
+    }
 
 
 def products(module: Any) -> int:
@@ -160,6 +191,8 @@ def measure(name: str, count: int, check: bool) -> dict[str, Any]:
         "ms": costs["simulated_seconds"] * 1e3,
         "compile": seconds,
         "whole": sum("EJAX903" in warning for warning in unit.neff.warnings),
+        "arguments": memory.argument_size_in_bytes,
+        "met": met(after),
         "xla": exchanged(before),
         "ours": exchanged(after),
     }
@@ -188,7 +221,12 @@ def main() -> None:
             sent = " -> ".join(_text(found[key]) for key in ("xla", "ours"))
             error = f"  largest error {found['error']:.1e}" if "error" in found else ""
             divided = f"{shares[0]:.2f} -> {shares[1]:.2f}"
-            figures = f"{count:5d}{divided:>13}{shares[2]:12.2f}{shares[3]:7.2f}{shares[4]:8.2f}{found['ms']:9.3f}"
+            least = must(found, alone, count, STEPS[name].function.args[1])
+            both = [
+                f"{share:.2f} / {least[key] * count / alone[key]:.2f}"
+                for key, share in zip(SHARES[3:], shares[3:], strict=True)
+            ]
+            figures = f"{count:5d}{divided:>13}{shares[2]:12.2f}{both[0]:>13}{both[1]:>13}{found['ms']:9.3f}"
             print(f"{figures}{found['compile']:11.1f}{found['whole']:7d}  {sent}{error}", flush=True)
 
 

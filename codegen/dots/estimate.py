@@ -287,7 +287,8 @@ def _combined(problem: Problem, schedule: Schedule, timing: Timing) -> Work:
         if array.on_chip or array.repeats:
             continue
         width, loaded = itemsize(array.dtype), rows if kept is Kept.TILE else min(rows, timing.sizes.columns)
-        run = min(problem.n_tiled, schedule.columns)
+        near = problem.n_dim < 0 or array.n[problem.n_dim].stride == width
+        run = min(problem.n_tiled, schedule.columns) if near else 1
         if array.across:
             run, loaded = problem.n_tiled // array.across, prod(atom.size for atom in array.m if atom.stride)
         moved = timing.transfer(loaded * prod(problem.n) * width, width * run)

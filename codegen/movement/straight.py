@@ -6,10 +6,11 @@ more elements are contracted than are staged whole, if these are no progression 
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Collection, Container
 from math import prod
 
 from neuronx_cc.codegen.context import Context
+from neuronx_cc.codegen.dots.problem import run_of
 from neuronx_cc.codegen.emission.views import View, coalesce, outermost, unplaced
 from neuronx_cc.codegen.formation.graph import base, is_view
 from neuronx_cc.codegen.movement.relayout_plan import LEAST_ELEMENTS, dims_of, direct_run, ordered
@@ -81,10 +82,12 @@ def _interleaved(
     return (*batch, *(dim for dim in _unit_dims(views[0]) if dim not in batch))
 
 
-def interleaves(view: View, batch: Container[int], contracted: Container[int]) -> bool:
-    """Whether a view in HBM has neighbours along dims of ``batch`` alone, or along few rows of a contraction."""
-    units = _unit_dims(view)
+def interleaves(view: View, batch: Container[int], contracted: Collection[int]) -> bool:
+    """Whether a view in HBM has neighbours along dims of ``batch`` alone, or few rows or terms of a contraction."""
+    units, size = _unit_dims(view), itemsize(view.dtype)
     few = [dim for dim in units if dim not in contracted and view.dims[dim][-1].size <= SIDE_BY_SIDE]
+    if run_of((atom for dim in contracted for atom in view.dims[dim]), size) <= SIDE_BY_SIDE * size:
+        few += [dim for dim in units if dim in contracted]
     return not view.in_sbuf and bool(units) and all(dim in batch or dim in few for dim in units)
 
 

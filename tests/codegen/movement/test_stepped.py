@@ -67,3 +67,9 @@ def test_tiles_of_transposed_operands_fit(random: np.random.Generator) -> None:
         return product - x, product
 
     check_function(function, x, y)
+
+
+def test_few_terms_side_by_side_beside_a_batch(random: np.random.Generator) -> None:
+    x, y = (random.standard_normal(dims).astype(np.float32) for dims in ((16, 16, 4, 128), (16, 128, 16, 4)))
+    compiled = check_function(lambda x, y: jnp.einsum("ebcf,bwec->efw", x, y), x, y)
+    assert descriptors(compiled) <= 12_000, "32,768 where four terms are a run"
