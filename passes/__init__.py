@@ -62,6 +62,7 @@ PASSES = {
         "invert_divisors",
         "merge_contracted",
         "moments",
+        "narrow_operands",
         "remove_barriers",
         "repeated_operands",
         "quantize_weights",

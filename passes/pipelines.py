@@ -91,6 +91,7 @@ DEFAULT_PIPELINE: Pipeline = (
             "quantize_weights",
             "auto_cast",
             "clean_casts",
+            "narrow_operands",
             "decode_floats",
             "saturate_infinity",
             "invert_divisors",
