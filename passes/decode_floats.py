@@ -1,8 +1,9 @@
 """Decodes 8-bit floats that the core has not, where no contraction takes their codes.
 
 Input: casts of such codes (``bitcast-convert`` of bytes) to floats, as ``widen_small_types`` makes them, once types are
-decided. Output: a cast whose result only contractions of 16-bit floats read stays, for they decode on chip what they
-load (``codegen.dots.conversion``); codes of a constant that the type of the same bits on TensorE has as well get that
+decided. Output: a cast whose result only contractions read stays, for they decode on chip what they load
+(``codegen.dots.conversion``), of 16-bit floats, or of FP32, which is multiplied in parts (``codegen.dots.splitting``);
+codes of a constant that the type of the same bits on TensorE has as well get that
 type, and all other casts become operators on bits.
 """
 
@@ -10,7 +11,7 @@ import numpy as np
 
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import HloModule
-from neuronx_cc.ir.hlo.editing import ops_of, replace
+from neuronx_cc.ir.hlo.editing import defining_op, ops_of, replace
 from neuronx_cc.ir.types import FLOATS, itemsize
 from neuronx_cc.passes.analysis.stored import VIEWS, is_stored
 from neuronx_cc.passes.analysis.values import constant_of
@@ -43,20 +44,27 @@ def _decode(module: HloModule, op: hlo.ConvertOp) -> None:
 
 
 def is_taken_by_contractions(op: hlo.ConvertOp) -> bool:
-    """Whether all that reads this cast of codes are contractions that TensorE computes in 16 bits, or 8."""
-    return (
-        op.shape.dtype in ("bf16", "f16")
-        and is_stored(op.operand)
-        and all(
-            isinstance(use.operation, hlo.DotOp) and all(map(_is_narrow, use.operation.operands))
-            for use in op.result.uses
-        )
-    )
+    """Whether all that reads this cast of codes are contractions that decode them."""
+    if op.shape.dtype not in ("bf16", "f16", "f32") or not is_stored(op.operand):
+        return False
+    return all(isinstance(use.operation, hlo.DotOp) and _decodes(use.operation, use.index) for use in op.result.uses)
 
 
-def _is_narrow(value: Value) -> bool:
-    dtype = hlo.shape_of(value).dtype
-    return dtype in FLOATS and itemsize(dtype) <= 2
+def _decodes(op: hlo.DotOp, index: int) -> bool:
+    """Whether TensorE takes operand ``index`` in 16 bits: with one of at most as many, or with FP32 that is no cast of
+    codes itself.
+    """
+    codes, other = op.operands[index], op.operands[1 - index]
+    dtypes = [hlo.shape_of(value).dtype for value in (codes, other)]
+    if dtypes == ["f32", "f32"]:
+        rounded = op.algorithm is not None and "tf32" in op.algorithm.data
+        return not rounded and not _is_cast_of_codes(other)
+    return all(dtype in FLOATS and itemsize(dtype) <= 2 for dtype in dtypes)
+
+
+def _is_cast_of_codes(value: Value) -> bool:
+    cast = defining_op(value)
+    return isinstance(cast, hlo.ConvertOp) and hlo.shape_of(cast.operand).dtype == LATE
 
 
 def _source(value: Value) -> Value:

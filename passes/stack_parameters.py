@@ -1,9 +1,10 @@
 """What layers make of small parameters of theirs, such as batch norms of running statistics, is made once for all.
 
-Input: hlo without constants to fold. Output: elementwise ops of vectors that are parameters, whose results are read as
-columns of larger arrays, are computed side by side where several sets of such ops are alike but for the vectors'
-lengths: each vector is a part of one array, and what is read a slice. A kernel for each set would take the latency of
-its transfers and of a handful of instructions, and vectors that lie across partitions come element by element.
+Input: hlo without constants to fold. Output: elementwise ops of vectors that are parameters or constants, whose results
+are read as columns of larger arrays, are computed side by side where several sets of such ops are alike but for the
+vectors' lengths: each vector is a part of one array, and what is read a slice. A kernel for each set would take the
+latency of its transfers and of a handful of instructions, and vectors that lie across partitions come element by
+element.
 """
 
 from __future__ import annotations
@@ -11,10 +12,12 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.hlo.editing import ops_of
-from neuronx_cc.passes.analysis.values import splat_of
+from neuronx_cc.passes.analysis.values import constant_of, splat_of
 from neuronx_cc.passes.expansions.build import Build, Value
 from neuronx_cc.passes.manager import PassContext
 
@@ -66,7 +69,11 @@ class _Set:
 
 def _sets(module: HloModule) -> Iterable[_Set]:
     block = module.entry.block
-    given, member = set(block.args), dict[Value, _Set]()
+    member = dict[Value, _Set]()
+
+    def given(value: Value) -> bool:
+        return value.owner is block or isinstance(value.owner, hlo.ConstantOp)
+
     for op in ops_of(block):
         if not isinstance(op, hlo.ElementwiseOp) or not isinstance(op.results[0].type, hlo.ArrayType):
             continue
@@ -74,14 +81,14 @@ def _sets(module: HloModule) -> Iterable[_Set]:
         whole = (op.shape.dtype, op.shape.rank) == ("f32", 1) and all(
             value.type == op.results[0].type for value in arrays
         )
-        if not arrays or not whole or not all(value in given or value in member for value in arrays):
+        if not arrays or not whole or not all(given(value) or value in member for value in arrays):
             continue
         joined = _Set()
         for other in dict.fromkeys(member[value] for value in arrays if value in member):
             joined.ops += other.ops
             joined.leaves |= other.leaves
         joined.ops.append(op)
-        joined.leaves |= dict.fromkeys(value for value in arrays if value in given)
+        joined.leaves |= dict.fromkeys(value for value in arrays if given(value))
         member |= {each.results[0]: joined for each in joined.ops}
     return dict.fromkeys(member.values())
 
@@ -91,10 +98,11 @@ def _stack(module: HloModule, sets: list[_Set]) -> None:
     first = sets[0]
     b = Build.before(module, first.ops[0])
     dims = [sum(each.size for each in sets)]
-    made = {
-        leaf: b.concatenate(several, 0)
-        for leaf, *several in zip(first.leaves, *(each.leaves for each in sets), strict=True)
-    }
+    made: dict[Value, Value] = {}
+    for leaf, *several in zip(first.leaves, *(each.leaves for each in sets), strict=True):
+        arrays = [constant_of(value, module) for value in several]
+        known = [array for array in arrays if array is not None]
+        made[leaf] = b.concatenate(several, 0) if len(known) < len(arrays) else b.array(np.concatenate(known))
     for op in first.ops:
         operands = [
             made[value] if value in made else b.number(_number(value, module), "f32", dims) for value in op.sources

@@ -30,12 +30,18 @@ WORTH = 0.94
 
 
 def home_across(context: Context, contraction: Contraction, bound: Sequence[Bound]) -> View | None:
-    """A home for such a result, where it takes less time by estimate than a result in rows that goes to HBM and back;
-    None elsewhere.
+    """A home for such a result, where it takes less time by estimate than a result in rows that goes to HBM, and back
+    if it is read; None elsewhere.
     """
     result, step = contraction.result, contraction.step
     (batch, rows, _), (_, columns, _) = contraction.sizes(0), contraction.sizes(1)
-    if batch or len(rows) > 1 or len(columns) != 1 or not _is_read_whole(result):
+    if batch or len(rows) > 1 or len(columns) != 1:
+        return None
+    readers, is_output = _readers(result), result in context.outputs
+    # others read parts of it, which are on some of the partitions only
+    if not all(isinstance(each, hlo.DotOp | hlo.ElementwiseOp | hlo.ReduceOp) for each in readers):
+        return None
+    if not readers and not is_output:
         return None
     shape, partitions = hlo.shape_of(result), divisor(columns[0], context.sizes.columns)
     if partitions * LEAST_FILLED < context.sizes.columns or context.last_use(result) - step > RESIDENT_STEPS:
@@ -51,7 +57,11 @@ def home_across(context: Context, contraction: Contraction, bound: Sequence[Boun
         return None
     stored = [unplaced(each.dtype, each.shape) for each in (made, *adds)]
     in_rows = _time(context, contraction, bound, stored[0], stored[1:])
-    if across > WORTH * (in_rows + context.timing.arrival(shape.nbytes, context.timing.long_run)):
+    if is_output:
+        across += context.timing.arrival(shape.nbytes, lies.inner * itemsize(shape.dtype), "write")
+    if readers:
+        in_rows += context.timing.arrival(shape.nbytes, context.timing.long_run)
+    if across > WORTH * in_rows:
         return None
     alloc = context.new_resident(result, nbytes)
     return None if alloc is None else resident_view(alloc, shape.dtype, shape.dims, lies)
@@ -63,10 +73,8 @@ def _time(context: Context, contraction: Contraction, bound: Sequence[Bound], ou
     return context.planner.time(context.planner.easiest(found)) if found else inf
 
 
-def _is_read_whole(value: hlo.SSAValue) -> bool:
-    """Whether contractions and maps read ``value`` as it is: parts of it are on some of the partitions only."""
-    users = [use.operation for use in value.uses]
-    return bool(users) and all(isinstance(user, hlo.DotOp | hlo.ElementwiseOp | hlo.ReduceOp) for user in users)
+def _readers(value: hlo.SSAValue) -> list[hlo.Operation]:
+    return [use.operation for use in value.uses if not isinstance(use.operation, hlo.ReturnOp)]
 
 
 def near_home(context: Context, array: hlo.SSAValue, out: View) -> View | None:

@@ -9,7 +9,7 @@ from math import prod
 
 from neuronx_cc.codegen.dots import conversion, groups
 from neuronx_cc.codegen.dots.blocks import block, blocks_of, box_of, halves
-from neuronx_cc.codegen.dots.problem import Home, Operand, Problem, Result
+from neuronx_cc.codegen.dots.problem import PART, PARTS, Home, Operand, Problem, Result
 from neuronx_cc.codegen.dots.schedule import (
     EPILOGUE_BUFFERS,
     RESULT_BUFFERS,
@@ -234,12 +234,18 @@ def _is_small(problem: Problem, schedule: Schedule, sizes: Sizes) -> bool:
 # ---- k whole --------------------------------------------------------------------------------------------------
 
 
+def _row_bytes(problem: Problem, operand: Operand) -> int:
+    """Bytes a partition of one row of an operand in a block, with all that is made of it."""
+    chunks, nbytes = sum(map(prod, problem.all_chunks)), itemsize(problem.dtype)
+    if operand.split:
+        nbytes = itemsize(operand.dtype) + PARTS * itemsize(PART)
+    suspects = problem.lhs.suspected or problem.rhs.suspected
+    return chunks * nbytes + (conversion.suspect_bytes(chunks) if suspects else 0)
+
+
 def _whole(problem: Problem, frame: Schedule, sizes: Sizes) -> Iterator[Schedule]:
     """Blocks of one operand stay while those of the other stream by, through two or three buffers."""
-    column = sum(map(prod, problem.all_chunks)) * itemsize(problem.dtype)
-    if problem.lhs.suspected or problem.rhs.suspected:
-        column += conversion.suspect_bytes(sum(map(prod, problem.all_chunks)))
-    """Bytes a partition of one row of an operand."""
+    row, column = (_row_bytes(problem, each) for each in (problem.lhs, problem.rhs))
     room = _room(problem) - room_of(footprint(problem, frame, sizes)) - 32 * sizes.alignment
     if room <= 0:
         return
@@ -263,32 +269,32 @@ def _whole(problem: Problem, frame: Schedule, sizes: Sizes) -> Iterator[Schedule
         return
     if problem.rhs.home is Home.STAGED:
         for buffers in (2, 1):
-            yield _with(frame, "lhs", rows(room // (buffers * column)), problem.n_tiled, (buffers, 1), sizes)
+            yield _with(frame, "lhs", rows(room // (buffers * row)), problem.n_tiled, (buffers, 1), sizes)
         return
     for tiles in groups.counts(problem, frame):
         m, whole = tiles * problem.m_tiled, tiles * problem.m_tiled == prod(problem.m)
         for streaming, staying in product((3, 2), (1,) if whole else (2, 1)):
-            n = columns((room - staying * m * column) // (streaming * column + beside))
+            n = columns((room - staying * m * row) // (streaming * column + beside))
             if n >= min(problem.n_tiled, sizes.columns):
                 grouped = _with(frame, "lhs", problem.m_tiled, n, (staying, streaming), sizes)
                 yield replace(grouped, group=tiles)
-    wide = max((room - rows(sizes.columns) * column) // 3, column)
+    wide = max((room - rows(sizes.columns) * row) // 3, column)
     n = columns(min(wide, max(room // 5, sizes.bank_columns * column)) // (column + beside))
     for buffers in (2, 1):
-        m = rows((room - n * (3 * column + beside)) // (buffers * column))
+        m = rows((room - n * (3 * column + beside)) // (buffers * row))
         yield _with(frame, "lhs", m, n, (buffers, 3), sizes)
     some = full = False
     for m in dict.fromkeys(rows(sizes.columns * tiles) for tiles in (4, 2, 1)):
         if (some and m == rows(2 * sizes.columns) > rows(sizes.columns)) or (full and problem.lhs.transposed):
             continue  # as many tiles as there are buffers of results are better than fewer
         for streaming, staying in product((3, 2), (2, 1)):
-            n = columns((room - streaming * m * column) // (staying * column + beside))
+            n = columns((room - streaming * m * row) // (staying * column + beside))
             if n >= min(problem.n_tiled, sizes.columns):
                 some, full = True, full or n == problem.n_tiled
                 yield _with(frame, "rhs", m, n, (streaming, staying), sizes)
     for n in sorted({columns(sizes.bank_columns << power) for power in range(2)}):
         for streaming, staying in product((3, 2), (2, 1)):
-            m = rows((room - n * (streaming * column + beside)) // (staying * column))
+            m = rows((room - n * (streaming * column + beside)) // (staying * row))
             if m >= min(problem.m_tiled, sizes.columns):
                 yield _with(frame, "lhs", m, n, (staying, streaming), sizes)
 
@@ -416,13 +422,17 @@ def _across(problem: Problem, frame: Schedule, sizes: Sizes) -> Iterator[Schedul
     """Few rows stay with all of k, while whole rows of rhs stream past in blocks of k; the sums of all columns lie in a
     bank.
     """
-    rows, most = prod(problem.m), max(map(prod, problem.all_chunks))
+    rows = prod(problem.m)
     if rows != problem.m_tiled or problem.width(problem.n_tiled) > sizes.bank_columns or problem.rhs.transposed:
+        return
+    beside = problem.columns_a_bank(sizes)
+    if not beside or -(-problem.n_tiled // (problem.out.across * beside)) > sizes.banks // 2:
         return
     if Home.STAGED in (problem.lhs.home, problem.rhs.home):
         return
     whole = _with(frame, "lhs", rows, problem.n_tiled, (1, 2), sizes)
     whole = replace(whole, sums=Sums.BANKS, columns=problem.n_tiled)
+    most = max(map(prod, problem.all_chunks))
     boxed = (replace(whole, boxes=tuple(box_of(each, count) for each in problem.all_chunks)) for count in halves(most))
     fitting = [each for each in boxed if _fits(problem, each, sizes)]
     yield from (_ahead(problem, each, sizes) for each in _straight(problem, fitting) or fitting[:1])

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import prod
 
-from neuronx_cc.codegen.dots import conversion
+from neuronx_cc.codegen.dots import conversion, splitting
 from neuronx_cc.codegen.dots.blocks import blocks_of
 from neuronx_cc.codegen.dots.problem import Home, Operand, Problem, run_of
 from neuronx_cc.codegen.dots.schedule import (
@@ -57,7 +57,8 @@ def bound(problem: Problem, timing: Timing) -> float:
     rows, columns = (max(1, prod(each)) for each in (problem.m, problem.n))
     high, wide = min(rows, timing.sizes.columns), min(columns, timing.sizes.bank_columns)
     each = timing.product(high, wide, problem.dtype, flags=problem.flags)
-    multiplied = each.times(-(-rows // high) * columns / wide * -(-prod(problem.k) // timing.sizes.rows))
+    chunks = -(-prod(problem.k) // timing.sizes.rows) * problem.passes
+    multiplied = each.times(-(-rows // high) * columns / wide * chunks)
     return prod(problem.b) * max(multiplied.bound, moved.bound)
 
 
@@ -69,17 +70,17 @@ def _of_whole_k(problem: Problem, schedule: Schedule, timing: Timing) -> float:
         outer, inner, passes, others = inner, outer, others, passes
     outer_load, inner_load = (load(problem, schedule, each, timing) for each in (outer, inner))
     outer_turn, inner_turn = (transposes(problem, schedule, each, timing) for each in (outer, inner))
-    work = [outer_load, outer_turn, inner_load, inner_turn, products(problem, timing)]
+    work = [outer_load, outer_turn, inner_load, inner_turn, products(problem, schedule, timing)]
     work.append(results(problem, schedule, timing))
     if passes > 1 and schedule.coming(inner).kept:
         kept = timing.transfer(problem.elements(inner) * itemsize(inner.dtype), timing.long_run)
-        work += [kept, kept.times(passes - 1)]
+        work += [kept, (kept + splitting.work(problem, inner, timing)).times(passes - 1)]
     else:
         work.append((inner_load + inner_turn).times(passes - 1))
     # TensorE waits for what is loaded, but not while it transposes what has come so far
     outer_wait, inner_wait = (
-        max(0.0, moved.dma - transposes.tensor)
-        for moved, transposes in ((outer_load, outer_turn), (inner_load, inner_turn))
+        max(0.0, moved.dma - transposes.tensor) + splitting.work(problem, operand, timing).bound
+        for moved, transposes, operand in ((outer_load, outer_turn, outer), (inner_load, inner_turn, inner))
     )
     wait = outer_wait / passes + inner_wait / others
     if schedule.coming(outer).buffers == 1:
@@ -101,8 +102,8 @@ def _of_whole_k(problem: Problem, schedule: Schedule, timing: Timing) -> float:
 def _streams(problem: Problem, schedule: Schedule, operand: Operand, blocks: int, timing: Timing) -> list[Stage]:
     """How each of the ``blocks`` of an operand that is not transposed comes, is converted and is multiplied."""
     arrives = Stage(_transfers(problem, schedule, operand, timing).times(1 / blocks), timing.transfer_latency)
-    multiplied = Stage(products(problem, timing).times(1 / blocks), timing.latency(Stream.TENSOR))
-    converted = conversion.of_all(problem, operand, timing)
+    multiplied = Stage(products(problem, schedule, timing).times(1 / blocks), timing.latency(Stream.TENSOR))
+    converted = conversion.of_all(problem, operand, timing) + splitting.work(problem, operand, timing)
     if not converted.bound:
         return [arrives, multiplied]
     return [arrives, timing.done(converted.times(1 / blocks), Stream.VECTOR), multiplied]
@@ -116,17 +117,19 @@ def _of_k_blocks(problem: Problem, schedule: Schedule, timing: Timing) -> float:
     rows, all_columns = (max(1, prod(each)) for each in (problem.m, problem.n))
     tiles = -(-rows // min(schedule.lhs.rows, timing.sizes.columns)) * -(-all_columns // columns)
     count = schedule.k_blocks(problem)
-    work = [products(problem, timing), results(problem, schedule, timing), add.times(tiles * (count - 1))]
-    moved = []
+    work = [products(problem, schedule, timing), results(problem, schedule, timing), add.times(tiles * (count - 1))]
+    moved, split = [], 0.0
     for operand, times in ((problem.lhs, n_blocks), (problem.rhs, m_blocks)):
         work.append(transposes(problem, schedule, operand, timing).times(times))
         moved.append(load(problem, schedule, operand, timing).times(times))
+        split += splitting.work(problem, operand, timing).bound * times
     batches = prod(problem.b)
     pairs = batches * m_blocks * n_blocks * count
     loads = total(moved).dma * batches
     wait = loads + pairs * timing.transfer_latency if schedule.lhs.buffers == 1 else loads / pairs
     transposed = problem.lhs.transposed + problem.rhs.transposed
     wait += pairs * transposed * (_turnaround(problem, timing) + timing.transfer_latency)
+    wait += batches * split  # sums do not leave PSUM as long as Vector splits
     if problem.epilogue is not None:
         # Vector, which adds up, is kept from that, and TensorE waits for the banks
         wide = problem.epilogue.work(columns, timing).bound + problem.epilogue.latency(timing)
@@ -179,11 +182,12 @@ def _ends(problem: Problem, schedule: Schedule, timing: Timing) -> float:
 
 
 def load(problem: Problem, schedule: Schedule, operand: Operand, timing: Timing) -> Work:
-    """Of all of one operand of one batch index, once: transfers, and conversions on chip."""
+    """Of all of one operand of one batch index, once: transfers, conversions and splitting on chip."""
+    split = splitting.work(problem, operand, timing)
     if operand.on_chip:
-        return NOTHING
+        return split
     moved = _transfers(problem, schedule, operand, timing)
-    return moved + conversion.of_all(problem, operand, timing)
+    return moved + conversion.of_all(problem, operand, timing) + split
 
 
 def _transfers(problem: Problem, schedule: Schedule, operand: Operand, timing: Timing) -> Work:
@@ -236,21 +240,24 @@ def transposes(problem: Problem, schedule: Schedule, operand: Operand, timing: T
     return bank.times(parts * -(-rows // height) * problem.products / per_bank)
 
 
-def products(problem: Problem, timing: Timing) -> Work:
+def products(problem: Problem, schedule: Schedule, timing: Timing) -> Work:
     """Of one batch index."""
     if problem.out.across:
-        each = timing.product(problem.out.across, prod(problem.m), problem.dtype, flags=problem.flags)
-        return each.times(problem.n_tiled // problem.out.across * problem.products)
+        moving = prod(problem.m) * problem.side_by_side
+        each = timing.product(problem.out.across, moving, problem.dtype, flags=problem.flags)
+        return each.times(problem.n_tiled // problem.out.across * problem.products * problem.passes)
     rows, wide = min(max(1, problem.m_tiled), timing.sizes.columns), _width(problem, timing)
     each = timing.product(rows, wide, problem.dtype, flags=problem.flags)
-    return each.times(_tiles(problem, timing) * problem.products)
+    # blocks of less than a tile of rows fill tiles of their own
+    tiles = _tiles(problem, timing) * -(-rows // max(1, min(schedule.lhs.rows, rows)))
+    return each.times(tiles * problem.products * problem.passes)
 
 
 def results(problem: Problem, schedule: Schedule, timing: Timing) -> Work:
     """Of one batch index: the sums leave PSUM, and are stored where they do not stay on chip."""
     rows, columns = (max(1, prod(each)) for each in (problem.m, problem.n))
     work = _tile(problem, timing).times(_tiles(problem, timing))
-    work += _combined(problem, schedule, timing)
+    work += _combined(problem, schedule, timing) + splitting.sums_work(problem, timing)
     if schedule.leaves is Leaves.CHIP:
         return work
     width = itemsize(problem.out.dtype)

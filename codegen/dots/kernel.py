@@ -19,7 +19,7 @@ from neuronx_cc.codegen.dots.filler import Filler, transposer_of
 from neuronx_cc.codegen.dots.loops import Loops
 from neuronx_cc.codegen.dots.nest import Nest, Waiting
 from neuronx_cc.codegen.dots.placement import bind, place
-from neuronx_cc.codegen.dots.problem import DECODED, PE_DTYPES, Operand, order_of, pe_dtype, turnable
+from neuronx_cc.codegen.dots.problem import DECODED, PE_DTYPES, Operand, exact_type, order_of, pe_dtype, turnable
 from neuronx_cc.codegen.dots.products import Products
 from neuronx_cc.codegen.dots.result import Bias, Output
 from neuronx_cc.codegen.dots.schedule import (
@@ -62,7 +62,8 @@ def lower(context: Context, kernel: Kernel, step: int) -> None:
     contraction = Contraction(op, result, step, bias, Chain.of(context, start, ops))
     bound = bind(context, contraction)
     stored = [each.view.dtype for each in bound]
-    dtypes = {*(pe_dtype(op, index, dtype) for index, dtype in enumerate(stored)), *map(turnable, stored)} & PE_DTYPES
+    taken = (pe_dtype(op, index, dtype) for index, dtype in enumerate(stored))
+    dtypes = {*taken, *filter(None, map(exact_type, stored)), *map(turnable, stored)} & PE_DTYPES
     for dtype in sorted(dtypes):
         # made here because staging asks for them inside loops
         context.fixed.identity(carrier_of(dtype, context.moves_values(dtype)))

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
 
+from neuronx_cc.codegen.dots import splitting
 from neuronx_cc.codegen.dots.nest import At, Nest
 from neuronx_cc.codegen.dots.problem import Problem
 from neuronx_cc.codegen.dots.products import Pair, Products
@@ -189,23 +190,31 @@ class Loops:
 
     def _stream_across(self, output: Output, block: Part, lhs: Sequence[Block]) -> None:
         """Columns are stationary, and rows stream past them: sums [columns, rows] lie side by side in one bank."""
-        width, rows = self.problem.width(block.columns), block.rows
-        bank = self.products.bank(self.problem.out.across, width)
-        sums = [bank.index(1, Affine(start), rows) for start in range(0, width, rows)]
+        problem, rows = self.problem, block.rows
+        columns, most = block.columns // problem.out.across, problem.columns_a_bank(self.builder.sizes)
+        banks: list[Block] = []
+        for start in range(0, columns, most):
+            sizes = [min(most, columns - start), problem.side_by_side, rows]
+            bank = self.products.bank(problem.out.across, prod(sizes), several=columns > most)
+            banks.append(bank.of((bank.dims[0], *dense(sizes, bank.dtype))))
+        sums = [bank.index(1, Affine(column)) for bank in banks for column in range(bank.dims[1].size)]
         self._stream(
-            block, lhs, partial(self._add_across, sums), partial(self._leave_across, output, block, bank, sums)
+            block, lhs, partial(self._add_across, sums), partial(self._leave_across, output, block, banks, sums)
         )
 
     def _add_across(self, sums: Sequence[Block], pair: Pair, first: bool) -> None:
         self.products.add_up(list(zip(sums, pair.across(self.problem.out.across), strict=True)), first)
 
-    def _leave_across(self, output: Output, block: Part, bank: Block, sums: Sequence[Block]) -> None:
+    def _leave_across(self, output: Output, block: Part, banks: Sequence[Block], sums: Sequence[Block]) -> None:
         if self.products.bias is not None:
-            self.products.bias.add_across(sums, block)
+            self.products.bias.add_across([each.index(1, Affine(0)) for each in sums], block)
+        if self.problem.side_by_side > 1:
+            made = splitting.sum_up(output.emitter, self.tiles, banks)
+        else:
+            (made,) = banks
         target = output.target(block)
-        columns, *rows = (atom.size for atom in target.dims[1:])
-        bank = bank.of((bank.dims[0], *dense([columns, *rows], bank.dtype)))
-        output.finish([(target, bank, output.arrays(block))])
+        sizes = [atom.size for atom in target.dims[1:]]
+        output.finish([(target, made.of((made.dims[0], *dense(sizes, made.dtype))), output.arrays(block))])
 
     def _row_tiles(self, block: Part) -> Iterator[Part]:
         for start in range(0, block.rows, self.builder.sizes.columns):

@@ -7,7 +7,7 @@ land on the partitions of the result.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from enum import Enum
 from functools import cache, cached_property
@@ -27,6 +27,8 @@ SMALL_INTEGERS = frozenset(["s8", "u8"])
 DECODED = {"f8e4m3fn": 2.0**8}
 """8-bit floats whose codes become FP16 by operators on bits -> how often that makes them smaller: exponents of FP16
 have another bias, and an 8-bit float's fit into them as they are. No code is an infinity, and NaN is all ones."""
+PARTS, PART = 3, "bf16"
+"""FP32 is the sum of so many numbers of this type, exactly: each has eight of its 24 bits."""
 CHUNK_EXCESS = 1.25
 """How many more chunks than necessary a contracted dim is cut into, for chunks of equal length."""
 
@@ -40,6 +42,17 @@ class Home(Enum):
     """To be laid out at compile time, as the schedule wants it."""
     STAGED = "staged"
     """Brought to SBUF with k on the partitions ahead of the loops around."""
+
+
+class Split(Enum):
+    """How FP32 is multiplied in parts (``PARTS``), where the other operand holds nothing but 16-bit numbers."""
+
+    FINITE = "finite"
+    """All parts but the first are finite, and the other operand is."""
+    NONZERO = "without zeros"
+    """The other operand may have infinities, whose products with zeros are no numbers: no part is 0."""
+    APART = "apart"
+    """The sums of each part are apart, and those of the first alone count where they are infinite."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +104,13 @@ class Operand:
     """Whether few rows come straight to the partitions, though terms are their neighbours in memory."""
     defined: bool = False
     """Whether it is known that none of its codes is NaN."""
+    split: Split | None = None
+    """None for what is multiplied as it is."""
+
+    @property
+    def parts(self) -> int:
+        """How many TensorE multiplies."""
+        return PARTS if self.split else 1
 
     @property
     def on_chip(self) -> bool:
@@ -244,6 +264,20 @@ class Problem:
         """Elements a partition of a tile of the result with so many columns."""
         return columns // self.out.across * prod(self.m) if self.out.across else columns
 
+    @cached_property
+    def side_by_side(self) -> int:
+        """Parts of rows that stream past columns one beside the other, whose sums are added up after."""
+        return self.lhs.parts if self.lhs.split is Split.APART else 1
+
+    def columns_a_bank(self, sizes: Sizes) -> int:
+        """Of those that lie beside each other on a partition, of which a bank holds all sums; 0 where of none."""
+        return sizes.bank_columns // (prod(self.m) * self.side_by_side)
+
+    @cached_property
+    def passes(self) -> int:
+        """Products of a chunk that are added up in the same sums."""
+        return self.lhs.parts * self.rhs.parts // self.side_by_side
+
     def fast(self, dtype: str) -> bool:
         """Whether TensorE transposes elements of ``dtype`` as values, not as the parts of their bit patterns."""
         return self.moves_values and itemsize(dtype) < 4
@@ -296,6 +330,25 @@ def pe_dtype(op: hlo.DotOp, index: int = 0, stored: str = "") -> str:
         return "f16"
     narrow = stored in PE_DTYPES and itemsize(stored) < itemsize(kinds[index]) and is_lossless(stored, kinds[index])
     return stored if narrow else kinds[index]
+
+
+def exact_type(stored: str) -> str | None:
+    """The type in which TensorE takes all numbers that are ``stored`` so, if that takes a quarter of FP32's time."""
+    taken = "f16" if stored in DECODED else turnable(stored)
+    return taken if taken in PE_DTYPES and itemsize(taken) < 4 else None
+
+
+def splits_of(op: hlo.DotOp, stored: Sequence[str], across: int) -> tuple[Split | None, Split | None]:
+    """How each operand may be multiplied in parts: FP32, if the other one is ``stored`` in at most 16 bits.
+
+    ``across``: as in ``Result``; rows then stream past the columns, their parts side by side.
+    """
+    exact = [exact_type(dtype) is not None for dtype in stored]
+    if sum(exact) != 1 or rounding_of(op) or any(hlo.shape_of(operand).dtype != "f32" for operand in op.sources):
+        return None, None
+    narrow = stored[exact.index(True)]
+    split = Split.FINITE if narrow in DECODED or narrow in SMALL_INTEGERS else Split.NONZERO
+    return (None, split) if exact[0] else (Split.APART if across else split, None)
 
 
 def rounding_of(op: hlo.DotOp | hlo.ConvolutionOp) -> tuple[str, ...]:

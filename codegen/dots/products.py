@@ -28,7 +28,8 @@ class Pair(NamedTuple):
     def factors(self, zeros: Block | None) -> Iterator[tuple[Block, Block]]:
         """What is multiplied and added up: patterns that tell NaNs with ``zeros`` [partitions, 1]."""
         (lhs, rhs), suspects = zip(*map(_told_apart, self), strict=True)
-        yield from zip(lhs, rhs, strict=True)
+        count = max(len(lhs), len(rhs))  # parts of one operand are multiplied with all of the other
+        yield from zip([*lhs] * (count // len(lhs)), [*rhs] * (count // len(rhs)), strict=True)
         for stationary, moving in zip(suspects[0], rhs, strict=False):
             yield stationary, _spread(zeros, moving)
         for stationary, moving in zip(lhs, suspects[1], strict=False):

@@ -286,7 +286,7 @@ def _problem_of(
         out=Result(False, dtype, (), free, ()),
         epilogue=None,
         bias=False,
-        room=0,
+        room=context.builder.sbuf.planned_room(),
     )
 
 

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import zip_longest
+from itertools import product, zip_longest
 from math import prod
 
 import numpy as np
@@ -93,9 +93,10 @@ class Bias:
     def add_across(self, banks: Sequence[Block], part: Part) -> None:
         """The same where columns lie on the partitions, some of them in each of ``banks`` [columns, rows]."""
         row, builder = self._row(part), self.context.builder
-        ones = self.context.fixed.ones(part.rows, row.dtype, row.dims[0].size)
-        for at, bank in enumerate(banks):
-            builder.multiply(bank, every(row, len(banks), at), ones, ["accumulate"])
+        for (at, bank), start in product(enumerate(banks), range(0, part.rows, builder.sizes.columns)):
+            rows = min(part.rows - start, builder.sizes.columns)
+            ones = self.context.fixed.ones(rows, row.dtype, row.dims[0].size)
+            builder.multiply(bank.index(1, Affine(start), rows), every(row, len(banks), at), ones, ["accumulate"])
 
     def _row(self, part: Part) -> Block:
         """The part of the row that belongs to these columns, on chip."""

@@ -7,8 +7,8 @@ from enum import Enum
 from itertools import product
 from math import prod
 
-from neuronx_cc.codegen.dots import conversion
-from neuronx_cc.codegen.dots.problem import Operand, Problem, Segment, run_of
+from neuronx_cc.codegen.dots import conversion, splitting
+from neuronx_cc.codegen.dots.problem import PART, PARTS, Operand, Problem, Segment, run_of
 from neuronx_cc.codegen.emission.views import Atom
 from neuronx_cc.ir.machine import Sizes
 from neuronx_cc.ir.types import itemsize
@@ -216,7 +216,7 @@ def row_run(problem: Problem, schedule: Schedule, operand: Operand) -> int:
 
 def unconverted_bytes(problem: Problem, sizes: Sizes) -> int:
     """Bytes a partition of what is loaded at a time to be converted."""
-    return min(conversion.UNCONVERTED * sizes.bank_bytes, problem.room // UNCONVERTED_SHARE)
+    return max(1, min(conversion.UNCONVERTED * sizes.bank_bytes, problem.room // UNCONVERTED_SHARE))
 
 
 def block_name(operand: Operand, segment: Segment) -> str:
@@ -227,6 +227,11 @@ def block_name(operand: Operand, segment: Segment) -> str:
 def suspects_name(operand: Operand, segment: Segment) -> str:
     """Of the tiles with the patterns that tell its NaNs."""
     return f"{operand.name} suspects {segment.start}"
+
+
+def parts_name(operand: Operand, segment: Segment) -> str:
+    """Of the tiles with the parts of its blocks."""
+    return f"{operand.name} parts {segment.start}"
 
 
 def row_tiles(problem: Problem, schedule: Schedule, sizes: Sizes) -> int:
@@ -253,6 +258,9 @@ def footprint(problem: Problem, schedule: Schedule, sizes: Sizes) -> dict[tuple[
         rows_of = schedule.rows_of(problem, operand)
         taken = max(prod(together(problem, row, schedule.row_bytes)) for row in rows_of) * problem.partitions
         for segment, box, way in zip(problem.segments, boxes, coming.ways, strict=True):
+            if operand.split:
+                tiles[parts_name(operand, segment), coming.buffers] = prod(box) * rows * PARTS * itemsize(PART)
+                tiles |= splitting.footprint(problem, operand, sizes)
             if way not in (Way.IN_PLACE, Way.STAGED):
                 nbytes = prod(box) * rows * itemsize(operand.dtype)
                 tiles[block_name(operand, segment), coming.buffers] = nbytes
@@ -273,6 +281,7 @@ def footprint(problem: Problem, schedule: Schedule, sizes: Sizes) -> dict[tuple[
     summed = schedule.sums is Sums.SBUF
     columns = min(problem.n_tiled if schedule.sums is Sums.PSUM else schedule.rhs.rows, schedule.columns)
     columns = problem.width(columns)
+    tiles |= splitting.sums_footprint(problem, columns)
     if schedule.leaves is Leaves.ROWS:
         tiles["rows", ROW_BUFFERS] = prod(problem.n) * itemsize(problem.out.dtype)
     elif schedule.leaves is Leaves.TILES:

@@ -6,14 +6,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from neuronx_cc.codegen.dots import conversion
+from neuronx_cc.codegen.dots import conversion, splitting
 from neuronx_cc.codegen.dots.constants import ConstantLayout
 from neuronx_cc.codegen.dots.filler import Filler
-from neuronx_cc.codegen.dots.problem import Operand, Problem, Segment, Staged
+from neuronx_cc.codegen.dots.problem import PART, PARTS, Operand, Problem, Segment, Split, Staged
 from neuronx_cc.codegen.dots.schedule import (
     Coming,
     Way,
     block_name,
+    parts_name,
     suspects_name,
 )
 from neuronx_cc.codegen.dots.span import Span, rows_at
@@ -73,16 +74,33 @@ class Stage:
     def blocks(self, span: Span, segments: Sequence[Segment], again: bool) -> list[Block]:
         """For each segment a block [partitions, chunks, rows]. ``again``: all that is kept is there.
 
-        Behind those whose codes may be NaN stand as many with the patterns that tell NaNs.
+        After those whose codes may be NaN stand as many with the patterns that tell NaNs. What is split has blocks of
+        the last part of each segment, then of the others; or all parts in one [partitions, chunks, part, rows].
         """
         ways = {self.coming.ways[self.filler.problem.segments.index(segment)] for segment in segments}
         if ways == {Way.TRANSPOSED} and not (again and self.kept is not None):
             blocks = self._transposed(span, segments)
         else:
             blocks = [self._block(span, segment, again) for segment in segments]
+        if self.filler.operand.split:
+            split = [self._split(*each) for each in zip(blocks, segments, strict=True)]
+            return [part for parts in zip(*split, strict=True) for part in parts]
         if not self.filler.operand.suspected:
             return blocks
         return blocks + [self._suspects(*each) for each in zip(blocks, segments, strict=True)]
+
+    def _split(self, block: Block, segment: Segment) -> list[Block]:
+        filler, sizes = self.filler, [PARTS, *(atom.size for atom in block.dims[1:])]
+        name = parts_name(filler.operand, segment)
+        tile = filler.tiles.tile(PART, sizes, block.dims[0].size, name, self.coming.buffers)
+        self.told(tile)
+        parts = [tile.index(1, Affine(number)) for number in range(PARTS)]
+        assert filler.operand.split is not None, "asked for what is split"
+        most = splitting.most_elements(filler.problem, filler.emitter.builder.sizes)
+        splitting.split(filler.emitter, filler.tiles, parts, block, filler.operand.split, most)
+        if filler.operand.split is Split.APART:
+            return [splitting.side_by_side(tile)]
+        return parts[::-1]  # the smallest are added up first
 
     def _suspects(self, block: Block, segment: Segment) -> Block:
         name, sizes = suspects_name(self.filler.operand, segment), [atom.size for atom in block.dims[1:]]

@@ -13,16 +13,20 @@ from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.dots.contraction import Bound, Contraction
 from neuronx_cc.codegen.dots.problem import (
     DECODED,
+    PART,
     Home,
     Operand,
     Problem,
     Result,
     Segment,
+    Split,
     divisor,
+    exact_type,
     pe_dtype,
     rounding_of,
     run_of,
     segments_of,
+    splits_of,
 )
 from neuronx_cc.codegen.dots.schedule import FEW
 from neuronx_cc.codegen.emission.views import Atom, View, align, unplaced
@@ -152,8 +156,8 @@ def _stated(
         for i, view in enumerate(written)
     )
     found = []
-    for k, direct in _cuts(context.timing, refined, bound):
-        lhs, rhs = _operands(contraction, bound, refined, k, direct)
+    for (k, direct), parts in product(_cuts(context.timing, refined, bound), _splits(contraction, bound, across)):
+        lhs, rhs = _operands(contraction, bound, refined, k, direct, parts)
         terms = _contracted_dim(context, k.sizes, (lhs, rhs), bound)
         marked = [dims for each in (out.m, *(array.m for array in arrays), lhs.free) if (dims := _marked(each))]
         if terms is None or any(dims != marked[0] for dims in marked):
@@ -174,7 +178,7 @@ def _stated(
                 n_dim=n_dim,
                 k_dim=terms[0],
                 segments=terms[1],
-                dtype=dtype,
+                dtype=PART if any(parts) else dtype,
                 flags=rounding_of(contraction.op),
                 moves_values=context.moves_values("bf16"),
                 lhs=lhs,
@@ -190,6 +194,13 @@ def _stated(
         if not direct and _neighbours_have_long_runs(context.timing, refined, k, bound):
             found += [other for each in found[-len(tilings) :] if (other := _with_neighbours(each)) is not None]
     return found
+
+
+def _splits(contraction: Contraction, bound: Sequence[Bound], across: int) -> list[tuple[Split | None, Split | None]]:
+    """Ways to multiply both operands, as they are or in parts; codes are decoded for 16 bits only."""
+    stored, plain = [each.view.dtype for each in bound], (None, None)
+    splits = splits_of(contraction.op, stored, across)
+    return [splits] if splits == plain or DECODED.keys() & stored else [plain, splits]
 
 
 def across_of(contraction: Contraction, out: View) -> int:
@@ -220,20 +231,31 @@ def _with_neighbours(problem: Problem) -> Problem | None:
 
 
 def _operands(
-    contraction: Contraction, bound: Sequence[Bound], refined: _Refined, k: _Class, direct: Container[int]
+    contraction: Contraction,
+    bound: Sequence[Bound],
+    refined: _Refined,
+    k: _Class,
+    direct: Container[int],
+    splits: tuple[Split | None, Split | None],
 ) -> list[Operand]:
     """Both, with k cut in one way; those of ``direct`` are loaded with it on the partitions."""
+
+    def taken(index: int, stored: str) -> str:
+        narrow = exact_type(stored) if splits[1 - index] else None
+        return narrow or pe_dtype(contraction.op, index, stored)
+
     return [
         Operand(
             name,
             each.home,
             each.view.dtype,
-            pe_dtype(contraction.op, index, each.view.dtype),
+            taken(index, each.view.dtype),
             refined.b.atoms[index],
             free.atoms[0],
             k.atoms[index],
             index in direct,
             _is_defined(each),
+            splits[index],
         )
         for index, (name, each, free) in enumerate(zip(("lhs", "rhs"), bound, (refined.m, refined.n), strict=True))
     ]

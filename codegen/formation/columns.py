@@ -38,7 +38,7 @@ def folded_by(context: Context, op: hlo.ReduceOp, sections: int = MOST_SECTIONS)
         return 0
     source = hlo.shape_of(op.sources[0])
     adds = source.dtype in PRODUCTS and op.shape.dtype in PRODUCTS and source.size >= LEAST_SUMMED
-    fills = source.size // op.shape.size >= context.sizes.partitions
+    fills = source.size >= context.sizes.partitions * op.shape.size
     fits = op.shape.size <= sections * most_columns(context.sizes, 1)
     return count if adds and fills and fits and _most_banks(context.sizes) else 0
 

@@ -30,7 +30,8 @@ def widened(x: Any, w: Any) -> Any:
 
 def drawn(kind: str, *dims: int) -> Any:
     values = np.random.default_rng(len(dims) + dims[0]).standard_normal(dims, np.float32)
-    return (values * (20 if kind in ("s8", "u8", "s16") else 1)).clip(0 if kind == "u8" else -120, 120).astype(KINDS[kind])
+    scaled = values * (20 if kind in ("s8", "u8", "s16") else 1)
+    return scaled.clip(0 if kind == "u8" else -120, 120).astype(KINDS[kind])
 
 
 @pytest.mark.parametrize(
