@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from math import ceil, prod
 from typing import NamedTuple
 
@@ -277,6 +278,7 @@ def _reads_two(context: Context, kernel: Kernel, op: hlo.HloOp) -> bool:
     return len(arrays) > 1
 
 
+@lru_cache(maxsize=4096)
 def estimate(problem: Problem, timing: Timing) -> float:
     """Nanoseconds of tiles that are loaded, worked on and stored, and of what has to move before and after."""
     tiles = ceil(problem.elements / streamed_elements(timing, itemsize("f32")))

@@ -6,6 +6,7 @@ The text form of the dialect is HLO text (``hlo_import.parser`` and ``hlo_import
 
 from abc import ABCMeta
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
 from typing import Any, ClassVar, Self
 
 from xdsl.ir import Attribute, Block, OpResult, Region, SSAValue, SSAValues
@@ -45,6 +46,7 @@ _SPELLINGS: dict[str, str] = {}
 
 # Values are hashed by identity; xDSL says so in Python, C says the same in a third of the time.
 SSAValue.__hash__ = object.__hash__  # type: ignore[method-assign]
+SSAValue.type = property(attrgetter("_type"))  # type: ignore[assignment, method-assign]
 # So are operands and results indexed; a slice of them is a plain tuple then, which nothing minds.
 SSAValues.__getitem__ = tuple.__getitem__  # type: ignore[method-assign, assignment]
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from math import ceil, prod
+from operator import add
 from typing import NamedTuple
 
 from neuronx_cc.ir.isa import cost
@@ -64,11 +65,11 @@ class Work(NamedTuple):
     def __add__(self, other: object) -> Work:
         if not isinstance(other, Work):
             return NotImplemented
-        return Work(*[a + b for a, b in zip(self, other, strict=True)])
+        return Work._make(map(add, self, other))
 
     def times(self, count: float) -> Work:
         """The work ``count`` times."""
-        return Work(*[each * count for each in self])
+        return Work._make([each * count for each in self])
 
     @property
     def bound(self) -> float:
