@@ -169,19 +169,25 @@ def _is_scattered(context: Context, value: hlo.SSAValue, view: View, within: Seq
 
 
 def _written(context: Context, attention: Attention) -> _Bound:
-    """The result, stored as its only reader wants it."""
+    """The result, stored as its only reader wants it, but for its rows, which are stored as they are made."""
     value = attention.result
     shape = hlo.shape_of(value)
     if value in context.outputs:
         home = context.new_hbm(value)
     else:
-        order = wanted_order(value)
+        order = stored_order(attention)
         stored = context.own_hbm(value, hlo.Shape(shape.dtype, tuple(shape.dims[axis] for axis in order)))
         home = stored.transpose([order.index(axis) for axis in range(shape.rank)])
     context.homes[value] = [home]
     view, other = attention.made(home)
     assert view is not None, "a dense array aligns"
     return _Bound(value, view, _one(other.dims[0], 1), Stream.DMA_STORE)
+
+
+def stored_order(attention: Attention) -> list[int]:
+    """The dims of the result in the order in which they are stored, outermost first."""
+    wide = attention.wide()
+    return [*(axis for axis in wanted_order(attention.result) if axis not in wide), *wide]
 
 
 def wanted_order(value: hlo.SSAValue) -> list[int]:

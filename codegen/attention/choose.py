@@ -8,7 +8,7 @@ from collections.abc import Sequence, Set
 from dataclasses import replace
 from math import frexp, inf, prod
 
-from neuronx_cc.codegen.attention.arrays import wanted_order
+from neuronx_cc.codegen.attention.arrays import stored_order
 from neuronx_cc.codegen.attention.estimate import apart, choose, estimate
 from neuronx_cc.codegen.attention.geometry import by_dim, marked
 from neuronx_cc.codegen.attention.pattern import Attention, find
@@ -17,7 +17,7 @@ from neuronx_cc.codegen.attention.steps import Step, leaves_of
 from neuronx_cc.codegen.context import Context, apply_view
 from neuronx_cc.codegen.dots.problem import order_of, pe_dtype, rounding_of
 from neuronx_cc.codegen.dots.schedule import FEW
-from neuronx_cc.codegen.emission.views import Atom, View
+from neuronx_cc.codegen.emission.views import Atom, View, coalesce
 from neuronx_cc.codegen.formation.graph import base, is_view
 from neuronx_cc.codegen.residents import KEPT_SHARE, RESIDENT_SHARE, RESIDENT_VALUE_SHARE
 from neuronx_cc.ir import hlo
@@ -83,9 +83,12 @@ def problem_of(context: Context, attention: Attention, room: int) -> Problem:
     if steps and steps[0] is attention.steps[0] and factor_of(context, attention) is not None:
         steps = steps[1:]
     leaves = [(step, x) for step in steps for x in leaves_of(step) if context.splat(x) is None]
+    leaves = [(step, x) for step, x in leaves if not _repeats(attention, step, x, attention.column)]
     read = sum(itemsize(hlo.shape_of(x).dtype) for _, x in leaves)
     shared = sum(itemsize(hlo.shape_of(x).dtype) for step, x in leaves if own and _repeats(attention, step, x, own[-1]))
     dtype, weight_dtype = pe_dtype(scores), pe_dtype(product)
+    stored = max(itemsize(hlo.shape_of(context.source_of(base(x))).dtype) for x in (*scores.operands, values_of))
+    terms = coalesce(attention.queried(seen(scores.operands[attention.queries]))[1].dims[0])
     return Problem(
         heads,
         dims[own[-1]] if own else 1,
@@ -105,8 +108,9 @@ def problem_of(context: Context, attention: Attention, room: int) -> Problem:
         any(step.band is not None for step in attention.steps),
         _computed(attention, context.sizes.columns),
         outer // heads * dims[attention.row] > FEW and _near(context, attention),
-        max(itemsize(hlo.shape_of(context.source_of(base(x))).dtype) for x in (*scores.operands, values_of)),
+        stored,
         abreast(attention),
+        stored * (terms[-1].size if terms and terms[-1].stride == 1 else 1),
         context.moves_values("bf16"),
         room,
     )
@@ -138,7 +142,7 @@ def abreast(attention: Attention) -> tuple[bool, bool, bool, bool]:
     own, scores, product = attention.own_dims(), attention.scores, attention.product
     if not own:
         return False, False, False, False
-    order, dims = wanted_order(attention.result), hlo.shape_of(attention.result).dims
+    order, dims = stored_order(attention), hlo.shape_of(attention.result).dims
     made = marked([dims[axis] for axis in order]).transpose([order.index(axis) for axis in range(len(order))])
     found = [
         (attention.queried(seen(scores.operands[attention.queries]))[0], attention.row),

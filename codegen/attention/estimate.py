@@ -224,6 +224,8 @@ def _estimate_packed(problem: Problem, schedule: Schedule, timing: Timing) -> fl
     """A block by itself takes its operands as they come, and then one engine after the other."""
     p, rows = problem, schedule.pack * problem.groups * problem.rows
     staging = staging_work(p, p.columns, timing).times(schedule.pack)
+    if p.run < p.depth * p.stored:  # queries are loaded as rows, however they lie
+        staging += timing.transfer(rows * p.depth * p.stored, p.run)
     work = block_work(p, timing, rows, p.columns, schedule.pack)
     handed = HANDOVERS * timing.latency(Stream.VECTOR) + timing.transfer_latency
     brought = schedule.pack / HEADS_UNDER_WAY * timing.transfer_latency

@@ -93,6 +93,18 @@ class Under:
         return self.first + self.columns == self.rows.columns
 
 
+def once_a_row(source: Block) -> Block:
+    """[row, column] of what lies beside the scores: one column where all are the same, for which a DMA would have a
+    descriptor each.
+    """
+    return source if source.dims[1].stride else source.of((source.dims[0], Atom(1, 0)))
+
+
+def over(column: Atom, size: int) -> Atom:
+    """``column`` of a tile of such, for ``size`` columns."""
+    return column if column.size == size else Atom(size, 0)
+
+
 def stagings(under: Sequence[Under | None]) -> int:
     """How often keys and values come for blocks that follow each other."""
     wanted = [each.operands for each in under if each is not None]
@@ -233,18 +245,17 @@ class Operands:
         shared = self.arrays.heads == 0 or not array.outer[self.arrays.heads - 1].stride
         every = 1 if shared else self.schedule.together
         source = array.at(under.at).index(0, rows.start, rows.size)
-        source = source.index(1, Affine(under.first + start), size).select([0, 1])
+        source = once_a_row(source.index(1, Affine(under.first + start), size).select([0, 1]))
 
         def load() -> Block:
             name = f"mask {list(self.arrays.masks).index(value)}"
-            tile = self._tile(name, source.dtype, [every, size], rows.size, MASK_BUFFERS)
+            tile = self._tile(name, source.dtype, [every, source.dims[1].size], rows.size, MASK_BUFFERS)
             copy(self.context.builder, tile, self._of_heads(array, source, every), array.stream)
             return tile
 
         tile = self._once(f"{value}", (source.offset, source.dims), load)
-        if every > 1:
-            return tile.index(1, Affine(head), beside)
-        return tile.of((tile.dims[0], Atom(beside, 0), tile.dims[2]))
+        here = tile.index(1, Affine(head), beside) if every > 1 else tile
+        return here.of((tile.dims[0], here.dims[1] if every > 1 else Atom(beside, 0), over(tile.dims[2], size)))
 
     def _emit(
         self, op: str, stream: Stream, outs: Sequence[Block], ins: Sequence[Block], alu: Sequence[str],

@@ -14,7 +14,7 @@ from math import prod
 
 from neuronx_cc.codegen.attention.arrays import Array
 from neuronx_cc.codegen.attention.block import Work
-from neuronx_cc.codegen.attention.operands import Rows, Staged, Under
+from neuronx_cc.codegen.attention.operands import Rows, Staged, Under, once_a_row, over
 from neuronx_cc.codegen.attention.schedule import HEADS_UNDER_WAY, MASK_BUFFERS, QUERY_BUFFERS
 from neuronx_cc.codegen.attention.stage import pieces
 from neuronx_cc.codegen.attention.steps import Step
@@ -108,11 +108,11 @@ class Packed(Work):
 
     def _mask_tile(self, under: Under, head: int, start: int, value: hlo.SSAValue, beside: int, size: int) -> Block:
         array = self.arrays.masks[value]
-        source = array.at(self._place(under.at)).index(1, Affine(under.first + start), size).select([0, 1])
+        source = once_a_row(array.at(self._place(under.at)).index(1, Affine(under.first + start), size).select([0, 1]))
         name = f"mask {list(self.arrays.masks).index(value)}"
-        tile = self._tile(name, source.dtype, [size], under.rows.size, MASK_BUFFERS)
+        tile = self._tile(name, source.dtype, [source.dims[1].size], under.rows.size, MASK_BUFFERS)
         self._gather(array, under.rows, source, tile)
-        return tile.of((tile.dims[0], Atom(1, 0), tile.dims[1]))
+        return tile.of((tile.dims[0], Atom(1, 0), over(tile.dims[1], size)))
 
     # ---- scores and weights ----------------------------------------------------------------------------------
 

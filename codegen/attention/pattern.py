@@ -113,10 +113,14 @@ class Attention:
 
     def made(self, view: View) -> tuple[View | None, View]:
         """The result: by dims of the scores, and the free dim of the values."""
-        wide = [axis for axis, atoms in enumerate(self.made_marks.dims) if _is_wide(atoms, self.dims)]
+        wide = self.wide()
         kept = [axis for axis in range(len(view.dims)) if axis not in wide]
         marks, rows = (each.of(tuple(each.dims[axis] for axis in kept)) for each in (self.made_marks, view))
         return by_dim(self.dims, marks, rows), view.of((view.dims[wide[0]] if wide else (),))
+
+    def wide(self) -> list[int]:
+        """The dim of the result with the features of the values, if there are several."""
+        return [axis for axis, atoms in enumerate(self.made_marks.dims) if _is_wide(atoms, self.dims)]
 
 
 def find(

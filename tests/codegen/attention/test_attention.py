@@ -150,14 +150,21 @@ def test_groups(dims: tuple[int, int, int, int], masked: bool, dtype: str, rando
 def masked_by(kind: str) -> Function:
     def function(q: Any, k: Any, v: Any, mask: Any) -> Any:
         scores = jnp.einsum("bhqd,bhkd->bhqk", q, k) * 0.5
-        scores = jnp.where(mask, scores, -jnp.inf) if kind == "select" else scores + mask
+        if kind == "select":
+            scores = jnp.where(mask, scores, -jnp.inf)
+        else:
+            scores = scores * mask if kind == "multiply" else scores + mask
         return jnp.einsum("bhqk,bhkd->bhqd", jax.nn.softmax(scores, axis=-1), v)
 
     return function
 
 
-@pytest.mark.parametrize("shape", [(2, 1, 1, 150), (1, 1, 140, 150), (2, 3, 140, 150), (1, 3, 1, 150)], ids=str)
-@pytest.mark.parametrize("kind", ["add", "select"])
+@pytest.mark.parametrize(
+    "shape",
+    [(2, 1, 1, 150), (1, 1, 140, 150), (2, 3, 140, 150), (1, 3, 1, 150), (1, 3, 1, 1), (2, 3, 140, 1)],
+    ids=str,
+)
+@pytest.mark.parametrize("kind", ["add", "multiply", "select"])
 def test_masks_that_are_read(kind: str, shape: tuple[int, ...], random: np.random.Generator) -> None:
     inputs = drawn(random, (2, 3, 140, 16), (2, 3, 150, 16), (2, 3, 150, 16), shape)
     if kind == "select":

@@ -1,6 +1,7 @@
 """Whether an attention is one kernel, by estimate: the choice takes little longer than the better one, by the clock."""
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -17,24 +18,55 @@ SIZES += [(12, 1, 1000, 64), (7, 3, 777, 80), (8, 8, 500, 64)]
 """Heads, rows, columns, depth."""
 
 
-def nanoseconds(sizes: tuple[int, int, int, int]) -> float:
+CHANNELS = [(12, 32, 196), (24, 32, 49)]
+"""Heads, channels of each, rows of the product that they are columns of."""
+
+
+def nanoseconds(sizes: tuple[int, ...]) -> float:
+    if len(sizes) == 3:
+        return timed(of_channels(sizes[0]), (sizes[2], sizes[0] * sizes[1]), (3 * sizes[0] * sizes[1],) * 2)
     heads, rows, columns, depth = sizes
 
     def attention(q: Any, k: Any, v: Any) -> Any:
         scores = jnp.einsum("hqd,hkd->hqk", q, k) / math.sqrt(depth)
         return jnp.einsum("hqk,hkd->hqd", jax.nn.softmax(scores, axis=-1), v)
 
-    inputs = [np.zeros((heads, length, depth), np.float32) for length in (rows, columns, columns)]
-    compiled = compile_text(text_of(attention, *inputs), auto_cast="matmult")
+    return timed(attention, *((heads, length, depth) for length in (rows, columns, columns)))
+
+
+def of_channels(heads: int) -> Callable[..., Any]:
+    """Channels attend to each other: what they contract are the rows of an array in which they lie side by side."""
+
+    def attention(x: Any, w: Any) -> Any:
+        made = jnp.tile(x, 3) @ w
+        q, k, v = jnp.moveaxis(made.reshape(len(x), 3, heads, -1), 1, 0)
+        q, k, v = (jnp.moveaxis(each, 0, 1) for each in (q * 0.1, k, v))
+        weights = jax.nn.softmax(jnp.einsum("hnd,hne->hde", q, k), axis=-1)
+        return jnp.moveaxis(jnp.einsum("hde,hne->hnd", weights, v), 0, 1).reshape(x.shape) @ w[: x.shape[1]]
+
+    return attention
+
+
+def timed(function: Callable[..., Any], *shapes: tuple[int, ...]) -> float:
+    inputs = [np.zeros(shape, np.float32) for shape in shapes]
+    compiled = compile_text(text_of(function, *inputs), auto_cast="matmult")
     run = Executable(compiled.program, compiled.constants).run([], timing_only=True, check_races=False)
     return float(run.report.kernel_ns)
 
 
-@pytest.mark.parametrize("sizes", SIZES, ids=str)
-def test_choice(sizes: tuple[int, int, int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("sizes", [*SIZES, *CHANNELS], ids=str)
+def test_choice(sizes: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     chosen, found = nanoseconds(sizes), []
     for limit in (0.0, math.inf):
         monkeypatch.setattr(choose, "apart", lambda *_, limit=limit: limit)
         found.append(nanoseconds(sizes))
     assert found[0] != found[1]
     assert chosen <= 1.2 * min(found)
+
+
+def test_a_scale_of_each_head_takes_hardly_any_time() -> None:
+    def attention(q: Any, k: Any, v: Any, scale: Any) -> Any:
+        return jax.nn.softmax(scale * jnp.einsum("hqd,hkd->hqk", q, k), axis=-1) @ v
+
+    plain, scaled = (timed(attention, *[(48, 64, 32)] * 3, shape) for shape in ((1,), (48, 1, 1)))
+    assert scaled < 1.5 * plain

@@ -46,6 +46,8 @@ MASKS: dict[str, Callable[..., Any]] = {
     "of heads": lambda s, m, p: jnp.where(m[:, :, :1, :1], s, -1e9),
     "of queries": lambda s, m, p: s + m[0, :1, :, :1] * 0.5,
     "of rows": lambda s, m, p: jnp.where(m[0, 0, 0, :, :][None, None, None], s, -1e9),
+    "of heads, all columns": lambda s, m, p: s * jnp.where(m[:, :, :1, :1, -1:], 1.0, 0.5),
+    "of rows, all columns": lambda s, m, p: s * jnp.where(m[..., -1:], 1.0, 0.5),
     "of each": lambda s, m, p: jnp.where(m, s, -jnp.inf),
 }
 

@@ -14,7 +14,7 @@ from neuronx_cc.codegen.attention import choose, kernel, schedule
 from neuronx_cc.ir.targets import find_machine
 
 MACHINES = Path(__file__).parents[2] / "machines"
-MASKS = ("none", "causal", "columns", "rows", "heads", "each", "select", "two")
+MASKS = ("none", "causal", "columns", "rows", "heads", "each", "select", "two", "scales", "scaled rows")
 LAYOUTS = ("heads first", "rows first", "features last of keys")
 ROWS = (1, 2, 31, 64, 127, 128, 129, 200, 257)
 COLUMNS = (2, 33, 64, 127, 128, 129, 197, 256, 300, 511, 512, 513)
@@ -53,6 +53,8 @@ class Case:
             "rows": (1, 1, rows, columns),
             "heads": (1, several, rows, columns),
             "each": (self.batch, several, rows, columns),
+            "scales": (1, several, 1, 1),
+            "scaled rows": (self.batch, several, rows, 1),
         }
         shape = shapes.get(self.mask, (self.batch, 1, rows, columns))
         self.inputs.append(draw.standard_normal(shape).astype(np.float32))
@@ -67,6 +69,8 @@ class Case:
         s = jnp.einsum("bhrd,bhcd->bhrc", q, k) * self.scale / math.sqrt(self.depth)
         if self.mask in ("columns", "rows", "heads", "each"):
             s = s + m
+        if self.mask in ("scales", "scaled rows"):
+            s = s * m
         if self.mask == "two":
             s = jnp.tanh(s) + m * s
         if self.mask == "select":
