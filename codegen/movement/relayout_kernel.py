@@ -25,6 +25,7 @@ from neuronx_cc.codegen.movement.relayout_plan import (
 )
 from neuronx_cc.ir.isa.limits import PARTITIONS
 from neuronx_cc.ir.isa.program import Space, Stream
+from neuronx_cc.ir.small_types import COMPUTED
 from neuronx_cc.ir.types import itemsize
 
 
@@ -49,6 +50,8 @@ def copy(
     blank: Blank | None = None,
 ) -> None:
     """Copy between two ordered blocks (``relayout_plan.ordered``) by ``load`` and ``store`` queues."""
+    if target.dtype == source.dtype in COMPUTED and blank is None:  # engines have no such elements
+        target, source = (replace(each, dtype="u8") for each in (target, source))
     size, dims = itemsize(target.dtype), dims_of(target, source)
     on_chip = source.alloc.space is not Space.HBM
     wanted = {} if on_chip else {"loaded": as_loaded(builder.timing, dims, relayout.pieces, size).nbytes}

@@ -8,7 +8,8 @@ An operand of a case is a parameter, a constant, computed by elementwise ops, or
 or through a transpose and reshape of factors of its dims, a slice, or a broadcast, before or after the arithmetic. Dims
 are at the limits of the hardware (1, 127 to 129, 511 to 513, primes, powers of two), k up to 32,768. Residents may fill
 SBUF, of which there may be little; the result may be read by arithmetic, a reduction or another product; all of it may
-stand in a loop.
+stand in a loop. Operands of FP32 may be given in other types, which the program widens, and contractions of FP32 with
+these be made in parts wherever that is possible.
 """
 
 import argparse
@@ -19,6 +20,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any
+from unittest.mock import patch
 
 import jax.numpy as jnp
 import ml_dtypes
@@ -26,6 +28,7 @@ import numpy as np
 from generated import TRN1, compile_text, text_of
 from jax import lax
 
+from neuronx_cc.codegen.dots import statement
 from neuronx_cc.ir.machine import Machine
 
 Array = np.ndarray[Any, Any]
@@ -71,6 +74,7 @@ FORMS += ("k,kn", "mk,k", "kmp,nqk", "bmkl,bnlk", "mkl,lnkq", "bmpk,bknq")
 TYPES = (("float32", "float32"),) * 6 + (("bfloat16", "bfloat16"), ("bfloat16", "float32"), ("float16", "float32"))
 TYPES += (("float16", "float16"), ("float8_e4m3", "float32"), ("float8_e5m2", "float32"), ("int8", "int32"))
 TYPES += (("int32", "int32"), ("int16", "int32"))
+WIDENED = ("bfloat16", "float16", "int8", "float8_e4m3", "float8_e5m2", "float8_e4m3fn")
 CASTS = (("none", "bf16"),) * 5 + (("matmult", "bf16"), ("matmult", "tf32"), ("matmult", "fp16"), ("all", "tf32"))
 CASTS += (("matmult", "fp8_e4m3"),)
 ROOMS = (1.0, 1.0, 0.5, 0.25, 0.125)
@@ -133,6 +137,10 @@ class Case:
     """Whether TensorE may transpose values."""
     room: float
     """Part of SBUF that there is."""
+    given: tuple[str, str]
+    """Types in which the operands are given."""
+    split: bool
+    """Whether FP32 is multiplied in parts wherever it may be."""
 
     def __str__(self) -> str:
         sizes = " ".join(f"{letter}={size}" for letter, size in self.sizes)
@@ -143,6 +151,7 @@ class Case:
             for side in (self.lhs, self.rhs)
         )
         rest = f"resident {self.resident}, trips {self.trips}, cast {'/'.join(self.cast)}, fast {self.fast}"
+        rest += f", given {'/'.join(self.given)}{' split' * self.split}"
         return (
             f"seed {self.seed}: {self.form} {sizes} {'->'.join(self.types)} | {sides} | {self.consumer}, {rest}, "
             f"room {self.room}"
@@ -172,6 +181,10 @@ def draw(seed: int, room: float | None = None, small: bool = False) -> Case:
     if cast[0] != "none" and consumer == "product as it is":
         consumer = "product"  # a cast would round what is larger than its mantissa
     lhs, rhs = (_source(random, [sizes[letter] for letter in side]) for side in (left, right))
+    fast, drawn = bool(random.random() < 0.7), one(ROOMS)
+    given = [types[0], types[0]]
+    if types[0] == "float32":
+        given = [one(WIDENED) if random.random() < 0.3 else "float32" for _ in range(2)]
     return Case(
         seed,
         form,
@@ -183,8 +196,10 @@ def draw(seed: int, room: float | None = None, small: bool = False) -> Case:
         resident,
         trips,
         cast,
-        bool(random.random() < 0.7),
-        one(ROOMS) if room is None else room,
+        fast,
+        drawn if room is None else room,
+        (given[0], given[1]),
+        bool(random.random() < 0.5),
     )
 
 
@@ -269,8 +284,8 @@ class Program:
         case, xp = self.case, self.xp
         early = self._resident()
         made: list[Callable[[Any], Any]] = [
-            self._operand(case.lhs, case.form.split(",")[0]),
-            self._operand(case.rhs, case.form.split(",")[1]),
+            self._operand(case.lhs, case.form.split(",")[0], case.given[0]),
+            self._operand(case.rhs, case.form.split(",")[1], case.given[1]),
         ]
         more = self._consumer()
         shift = None if early is None else _narrow(xp, early.max() - early.min(), case.types[0])
@@ -309,10 +324,10 @@ class Program:
         x, y = self.given((rows, 128), "float32"), self.given((128, columns), "float32")
         return self._clip(self._product(x, y, "float32"))
 
-    def _operand(self, source: Source, letters: str) -> Callable[[Any], Any]:
+    def _operand(self, source: Source, letters: str, given: str) -> Callable[[Any], Any]:
         case, dtype = self.case, self.case.types[0]
         if source.kind == "constant":
-            array = self.xp.asarray(_whole(np.random.default_rng([case.seed, 77]), source.stored, dtype))
+            array = self.xp.asarray(_whole(np.random.default_rng([case.seed, 77]), source.stored, given))
         elif source.kind == "product":
             dims = source.stored
             rows = dims[0] if dims else 1
@@ -322,7 +337,8 @@ class Program:
             x, y = self.given(source.stored, dtype), self.given(source.stored[-1:], dtype)
             array = self._clip(x + y)
         else:
-            array = self.given(source.stored, dtype)
+            array = self.given(source.stored, given)
+        array = _narrow(self.xp, array, dtype) if given != dtype else array
         sizes = dict(case.sizes)
 
         def made(shift: Any) -> Any:
@@ -433,7 +449,9 @@ def check(case: Case) -> None:
     wanted, inputs = program.compute(), program.inputs
     text = text_of(lambda *given: Program(case, jnp, list(given)).compute(), *inputs)
     options = {"auto_cast": case.cast[0], "auto_cast_type": case.cast[1], "fast_relayout": case.fast}
-    compiled = compile_text(text, machine_of(case.room), **options)
+    ways = statement._splits
+    with patch.object(statement, "_splits", lambda *asked: ways(*asked)[-1 if case.split else 0 :]):
+        compiled = compile_text(text, machine_of(case.room), **options)
     results = compiled.run(inputs)
     assert len(results) == len(wanted)
     for result, want in zip(results, wanted, strict=True):
