@@ -30,9 +30,10 @@ def run(module: HloModule, context: PassContext) -> None:
     for each in _sets(module):
         if len(each.ops) >= LEAST_OPS and each.is_read_as_columns():
             alike.setdefault(each.key(module), []).append(each)
+    place = {op: at for at, op in enumerate(ops_of(module.entry.block))}
     for sets in alike.values():
         if len(sets) > 1:
-            _stack(module, sets)
+            _stack(module, sets, min((op for each in sets for op in each.ops), key=place.__getitem__))
 
 
 @dataclass(eq=False, slots=True)
@@ -93,16 +94,20 @@ def _sets(module: HloModule) -> Iterable[_Set]:
     return dict.fromkeys(member.values())
 
 
-def _stack(module: HloModule, sets: list[_Set]) -> None:
-    """Compute ``sets``, which are alike, side by side."""
+def _stack(module: HloModule, sets: list[_Set], anchor: hlo.HloOp) -> None:
+    """Compute ``sets``, which are alike, side by side, ahead of ``anchor``, the first of all their ops."""
     first = sets[0]
-    b = Build.before(module, first.ops[0])
+    b = Build.before(module, anchor)
     dims = [sum(each.size for each in sets)]
     made: dict[Value, Value] = {}
     for leaf, *several in zip(first.leaves, *(each.leaves for each in sets), strict=True):
         arrays = [constant_of(value, module) for value in several]
         known = [array for array in arrays if array is not None]
-        made[leaf] = b.concatenate(several, 0) if len(known) < len(arrays) else b.array(np.concatenate(known))
+        if len(known) == len(arrays):
+            made[leaf] = b.array(np.concatenate(known))
+        else:  # constants may stand after the anchor
+            pairs = zip(several, arrays, strict=True)
+            made[leaf] = b.concatenate([value if array is None else b.array(array) for value, array in pairs], 0)
     for op in first.ops:
         operands = [
             made[value] if value in made else b.number(_number(value, module), "f32", dims) for value in op.sources
