@@ -69,6 +69,7 @@ def transfer(builder: Builder, target: View, source: View, stream: Stream, force
 
 def reordered(builder: Builder, target: Block, source: Block, stream: Stream, load: Stream = Stream.DMA_LOAD) -> None:
     """Copy by DMA on ``stream``, or through SBUF, where elements are put in order, when that is quicker."""
+    target, source = relayout_kernel.of_core(target, source)
     timing = builder.timing
     if target.alloc.space is not Space.HBM or _in_runs(timing, target, source):
         copy(builder, target, source, stream)
@@ -117,6 +118,7 @@ def stored_ns(builder: Builder, target: View, source: View) -> float:
 
 def put(builder: Builder, target: Block, source: Block, stream: Stream) -> None:
     """Copy by one DMA, what lies on chip put in order ahead of it where that is quicker."""
+    target, source = relayout_kernel.of_core(target, source)
     if is_crossed(builder, target, source, _direct_ns(builder, target, source)):
         crossed.copy(builder, target, source, stream)
     else:
