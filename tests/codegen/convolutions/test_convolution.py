@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
-from generated import assert_close, check_function, check_text, compile_text, text_of
+from generated import TRN1, assert_close, check_function, check_text, compile_text, text_of
 from jax import lax
 
 import neuronx_cc
@@ -467,3 +467,20 @@ def test_kernels_are_spread_over_groups(
 
     compiled = check_function(function, x, w)
     assert all("spread over its groups" in line for line in compiled.program.schedules.values())
+
+
+@pytest.mark.parametrize("layout", LAYOUTS[:2])
+def test_padded_images_of_all_features_need_not_fit(layout: tuple[str, str, str], random: np.random.Generator) -> None:
+    """Elements of the window lie far apart; features are added up in blocks."""
+    little = TRN1.with_settings(["memory.sbuf_partition_bytes=49152"])
+    sizes = {"N": 1, "C": 700, "H": 10, "W": 11, "O": 5, "I": 700}
+    x, w = (
+        random.standard_normal([{**sizes, **more}[dim] for dim in dims], np.float32)
+        for dims, more in ((layout[0], {}), (layout[1], {"H": 3, "W": 3}))
+    )
+
+    def function(x: Any, w: Any) -> Any:
+        return lax.conv_general_dilated(x, w, (1, 1), [(9, 9), (8, 8)], rhs_dilation=(9, 8), dimension_numbers=layout)
+
+    compiled = check_function(function, x, w, relative=1e-5, machine=little)
+    assert sum(kernel.endswith("convolution") for kernel in compiled.program.kernels) > 1
