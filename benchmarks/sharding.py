@@ -3,7 +3,7 @@
     python benchmarks/sharding.py [--devices 1,2,4,8,32] [--check] [STEP ...]     # names as in sharded_steps.py
 
 For each step and number of devices: what a device computes, moves in HBM and keeps in memory, each as a multiple of an
-even share of what one device alone takes; behind the stroke what it would be if all were shared but what is whole on
+even share of what one device alone takes; after the stroke what it would be if all were shared but what is whole on
 each device whatever one does (``must``). Products are those of the contractions and convolutions of the
 module, after XLA's partitioner and after our passes; operations those of TensorE, which transposes with products too.
 Then simulated milliseconds; operators that every device computes whole; MB that a device sends, after XLA's partitioner

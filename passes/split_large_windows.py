@@ -3,9 +3,9 @@
 Input: canonical hlo. Output: a convolution with groups of features whose window covers more of an image than ``SHARE``
 is the sum of two, each over half of the window's largest dim, and so on. One position of the result needs all that its
 window covers on one partition. Gradients of kernels, whose images may be in groups, contract positions instead, tile by
-tile. A convolution without groups whose elements lie far apart (``rhs_dilation``) is the sum of two over half of the
-features, where the images of all features of a partition are larger than ``SPREAD_SHARE`` with their padding, which is
-much of them. Sums keep their terms, in another order.
+tile. A convolution without groups under a window whose elements lie far apart (``rhs_dilation``) is the sum of several
+over blocks of features, where the images of all features of a partition are larger than ``SPREAD_SHARE`` with their
+padding, which is much of them. Sums keep their terms, in another order.
 """
 
 from dataclasses import replace
@@ -47,9 +47,8 @@ def _block_of_features(op: hlo.ConvolutionOp, sizes: Sizes) -> int:
     """How many features of a convolution are added up together, which fill partitions; 0 for all."""
     window, shape = op.window.data, hlo.shape_of(op.lhs)
     apart = any(dim.rhs_dilation > 1 for dim in window) and prod(dim.size for dim in window) <= FEW
-    if op.feature_group_count.data > 1 or op.batch_group_count.data > 1 or not apart:
-        return 0
-    if any(dim.reversal or dim.lhs_dilation > 1 for dim in window):
+    grouped = op.feature_group_count.data > 1 or op.batch_group_count.data > 1
+    if grouped or not apart or not _is_forward(window):
         return 0
     images = [shape.dims[axis] for axis in op.dims.data.lhs_spatial]
     padded = prod(size + dim.pad_low + dim.pad_high for size, dim in zip(images, window, strict=True))
@@ -77,12 +76,16 @@ def _sum_of_blocks(b: Build, op: hlo.ConvolutionOp, step: int, dtype: str) -> Va
 
 
 def _is_too_large(op: hlo.ConvolutionOp, window: tuple[WindowDim, ...], most: int) -> bool:
-    if op.feature_group_count.data == 1 or any(dim.reversal or dim.lhs_dilation > 1 for dim in window):
+    if op.feature_group_count.data == 1 or not _is_forward(window):
         return False
     shape = hlo.shape_of(op.lhs)
     sizes = [shape.dims[axis] for axis in op.dims.data.lhs_spatial]
     covered = prod(min(size, _reach(dim) + 1) for size, dim in zip(sizes, window, strict=True))
     return covered * hlo.itemsize(shape.dtype) > most and any(dim.size > 1 for dim in window)
+
+
+def _is_forward(window: tuple[WindowDim, ...]) -> bool:
+    return not any(dim.reversal or dim.lhs_dilation > 1 for dim in window)
 
 
 def _reach(dim: WindowDim) -> int:

@@ -103,7 +103,7 @@ def _streams(problem: Problem, schedule: Schedule, operand: Operand, blocks: int
     """How each of the ``blocks`` of an operand that is not transposed comes, is converted and is multiplied."""
     arrives = Stage(_transfers(problem, schedule, operand, timing).times(1 / blocks), timing.transfer_latency)
     multiplied = Stage(products(problem, schedule, timing).times(1 / blocks), timing.latency(Stream.TENSOR))
-    converted = conversion.of_all(problem, operand, timing) + splitting.work(problem, operand, timing)
+    converted = _on_chip(problem, operand, timing)
     if not converted.bound:
         return [arrives, multiplied]
     return [arrives, timing.done(converted.times(1 / blocks), Stream.VECTOR), multiplied]
@@ -183,11 +183,13 @@ def _ends(problem: Problem, schedule: Schedule, timing: Timing) -> float:
 
 def load(problem: Problem, schedule: Schedule, operand: Operand, timing: Timing) -> Work:
     """Of all of one operand of one batch index, once: transfers, conversions and splitting on chip."""
-    split = splitting.work(problem, operand, timing)
-    if operand.on_chip:
-        return split
-    moved = _transfers(problem, schedule, operand, timing)
-    return moved + conversion.of_all(problem, operand, timing) + split
+    made = _on_chip(problem, operand, timing)
+    return made if operand.on_chip else _transfers(problem, schedule, operand, timing) + made
+
+
+def _on_chip(problem: Problem, operand: Operand, timing: Timing) -> Work:
+    """What engines make of all of one operand of one batch index, once."""
+    return conversion.of_all(problem, operand, timing) + splitting.work(problem, operand, timing)
 
 
 def _transfers(problem: Problem, schedule: Schedule, operand: Operand, timing: Timing) -> Work:

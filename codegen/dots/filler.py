@@ -12,7 +12,7 @@ from neuronx_cc.codegen.dots.contraction import Bound
 from neuronx_cc.codegen.dots.problem import PE_DTYPES, Operand, Problem, Segment
 from neuronx_cc.codegen.dots.schedule import ROW_BUFFERS, together, unconverted_bytes
 from neuronx_cc.codegen.dots.span import Span, rows_at
-from neuronx_cc.codegen.dots.tiles import Tiles
+from neuronx_cc.codegen.dots.tiles import UNROLLED_PIECES, Tiles, piece_of
 from neuronx_cc.codegen.dots.transpose import Transposer
 from neuronx_cc.codegen.emission.builder import Affine, Block, Ring, merge_free
 from neuronx_cc.codegen.emission.emitter import Emitter
@@ -24,8 +24,6 @@ LAG = 1
 """Pieces that are converted before one is decoded: an engine waits for results of its last two instructions."""
 WORD = 4
 """Neighbouring codes, of which the DMA casts all or none."""
-UNROLLED_PIECES = 16
-"""Parts of rows, transposed one by one, that are no loop."""
 
 
 def transposer_of(context: Context, emitter: Emitter, tiles: Tiles, banks: Ring, unrolled: int) -> Transposer:
@@ -121,10 +119,9 @@ class Filler:
         sizes, builder = [atom.size for atom in target.dims[1:]], self.emitter.builder
         most = unconverted_bytes(self.problem, builder.sizes)
         if prod(sizes) > most:
-            dim = next(dim for dim, size in enumerate(sizes) if size > 1)
-            pieces = -(-sizes[dim] // max(1, most // prod(sizes[dim + 1 :])))
+            dim, piece = piece_of(sizes, most)
             left: list[Block] = []
-            for start, tiles, count in builder.tiles(sizes[dim], -(-sizes[dim] // pieces)):
+            for start, tiles, count in builder.tiles(sizes[dim], piece):
                 for index in builder.each(tiles, UNROLLED_PIECES):
                     at = index * count + start
                     more = tiles <= UNROLLED_PIECES

@@ -15,7 +15,7 @@ from math import inf, prod
 import numpy as np
 
 from neuronx_cc.codegen.dots.problem import PART, PARTS, Operand, Problem, Split
-from neuronx_cc.codegen.dots.tiles import Tiles
+from neuronx_cc.codegen.dots.tiles import UNROLLED_PIECES, Tiles, piece_of
 from neuronx_cc.codegen.emission.builder import Affine, Block, Builder
 from neuronx_cc.codegen.emission.emitter import Emitter
 from neuronx_cc.ir.isa.program import Stream
@@ -30,8 +30,6 @@ SHARE = 192
 """Elements that are split at a time are at most one in so many bytes of the room."""
 LARGEST = float(np.finfo(np.float32).max)
 BUFFERS = 2
-UNROLLED_PIECES = 16
-"""Parts of a block, split one by one, that are no loop."""
 ELEMENTS = 1000
 """Elements of a row that are measured: neither starts nor latencies count in long ones."""
 
@@ -134,9 +132,8 @@ def _pieces(
     if prod(sizes) <= most:
         yield blocks, several
         return
-    dim = next(dim for dim, size in enumerate(sizes) if size > 1)
-    count = -(-sizes[dim] // -(-sizes[dim] // max(1, most // prod(sizes[dim + 1 :]))))
-    for start, tiles, size in builder.tiles(sizes[dim], count):
+    dim, piece = piece_of(sizes, most)
+    for start, tiles, size in builder.tiles(sizes[dim], piece):
         for index in builder.each(tiles, UNROLLED_PIECES):
             cut = [block.index(1 + dim, index * size + start, size) for block in blocks]
             yield from _pieces(builder, cut, most, tiles <= UNROLLED_PIECES)

@@ -82,23 +82,22 @@ class Stage:
             blocks = self._transposed(span, segments)
         else:
             blocks = [self._block(span, segment, again) for segment in segments]
-        if self.filler.operand.split:
-            split = [self._split(*each) for each in zip(blocks, segments, strict=True)]
+        if (how := self.filler.operand.split) is not None:
+            split = [self._split(*each, how) for each in zip(blocks, segments, strict=True)]
             return [part for parts in zip(*split, strict=True) for part in parts]
         if not self.filler.operand.suspected:
             return blocks
         return blocks + [self._suspects(*each) for each in zip(blocks, segments, strict=True)]
 
-    def _split(self, block: Block, segment: Segment) -> list[Block]:
+    def _split(self, block: Block, segment: Segment, how: Split) -> list[Block]:
         filler, sizes = self.filler, [PARTS, *(atom.size for atom in block.dims[1:])]
         name = parts_name(filler.operand, segment)
         tile = filler.tiles.tile(PART, sizes, block.dims[0].size, name, self.coming.buffers)
         self.told(tile)
         parts = [tile.index(1, Affine(number)) for number in range(PARTS)]
-        assert filler.operand.split is not None, "asked for what is split"
         most = splitting.most_elements(filler.problem, filler.emitter.builder.sizes)
-        splitting.split(filler.emitter, filler.tiles, parts, block, filler.operand.split, most)
-        if filler.operand.split is Split.APART:
+        splitting.split(filler.emitter, filler.tiles, parts, block, how, most)
+        if how is Split.APART:
             return [splitting.side_by_side(tile)]
         return parts[::-1]  # the smallest are added up first
 

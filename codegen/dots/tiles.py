@@ -10,6 +10,18 @@ from neuronx_cc.codegen.emission.builder import Block, Builder, Ring
 from neuronx_cc.codegen.emission.tiles import TilePool, tile_in
 from neuronx_cc.ir.types import itemsize
 
+UNROLLED_PIECES = 16
+"""Parts of a block, or of rows, done one by one, that are no loop."""
+
+
+def piece_of(sizes: Sequence[int], most: int) -> tuple[int, int]:
+    """The dim along which a block of more than ``most`` elements is cut into equal pieces of at most so many if one of
+    its indices has no more, and the size of these.
+    """
+    dim = next(dim for dim, size in enumerate(sizes) if size > 1)
+    pieces = -(-sizes[dim] // max(1, most // prod(sizes[dim + 1 :])))
+    return dim, -(-sizes[dim] // pieces)
+
 
 @dataclass(slots=True)
 class Tiles:

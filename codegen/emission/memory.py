@@ -66,7 +66,7 @@ class Arena:
             fitting = [hi - nbytes for lo, hi in self._gaps if hi - lo >= nbytes]
             return self._take(max(fitting), nbytes, name) if fitting else None
         turn = self.peak if self.space is Space.HBM else self.capacity
-        for low, high in ((self._cursor, turn), (0, turn), (0, self.capacity)):
+        for low, high in dict.fromkeys(((self._cursor, turn), (0, turn), (0, self.capacity))):
             for lo, hi in self._gaps[bisect_right(self._gaps, low, key=_hi_of_piece) :]:
                 start = max(lo, low)
                 if min(hi, high) - start >= nbytes:

@@ -25,7 +25,6 @@ from neuronx_cc.codegen.movement.relayout_plan import (
 )
 from neuronx_cc.ir.isa.limits import PARTITIONS
 from neuronx_cc.ir.isa.program import Space, Stream
-from neuronx_cc.ir.small_types import COMPUTED
 from neuronx_cc.ir.types import itemsize
 
 
@@ -50,7 +49,6 @@ def copy(
     blank: Blank | None = None,
 ) -> None:
     """Copy between two ordered blocks (``relayout_plan.ordered``) by ``load`` and ``store`` queues."""
-    target, source = of_core(target, source) if blank is None else (target, source)
     size, dims = itemsize(target.dtype), dims_of(target, source)
     on_chip = source.alloc.space is not Space.HBM
     wanted = {} if on_chip else {"loaded": as_loaded(builder.timing, dims, relayout.pieces, size).nbytes}
@@ -62,13 +60,6 @@ def copy(
     with TilePool(builder, "relayout") as pool:
         rings = {name: pool.ring(nbytes, relayout.buffers, name) for name, nbytes in wanted.items()}
         _Relayout(builder, rings, dims, relayout, load, store, on_chip, blank).cut(0, target, source)
-
-
-def of_core(target: Block, source: Block) -> tuple[Block, Block]:
-    """Both as bytes, where engines have no such elements."""
-    if target.dtype == source.dtype in COMPUTED:
-        return replace(target, dtype="u8"), replace(source, dtype="u8")
-    return target, source
 
 
 @dataclass(slots=True)

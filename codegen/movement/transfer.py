@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import inf, prod
 
 from neuronx_cc.codegen.emission.builder import Block, Builder, emit_over
@@ -11,6 +12,7 @@ from neuronx_cc.codegen.movement import crossed, relayout_kernel, relayout_plan,
 from neuronx_cc.ir.isa.program import Space, Stream
 from neuronx_cc.ir.isa.rules import MAX_COUNT
 from neuronx_cc.ir.isa.timing import Timing
+from neuronx_cc.ir.small_types import COMPUTED
 from neuronx_cc.ir.types import itemsize
 
 DETOUR = 6
@@ -69,7 +71,7 @@ def transfer(builder: Builder, target: View, source: View, stream: Stream, force
 
 def reordered(builder: Builder, target: Block, source: Block, stream: Stream, load: Stream = Stream.DMA_LOAD) -> None:
     """Copy by DMA on ``stream``, or through SBUF, where elements are put in order, when that is quicker."""
-    target, source = relayout_kernel.of_core(target, source)
+    target, source = _of_core(target, source)
     timing = builder.timing
     if target.alloc.space is not Space.HBM or _in_runs(timing, target, source):
         copy(builder, target, source, stream)
@@ -118,11 +120,18 @@ def stored_ns(builder: Builder, target: View, source: View) -> float:
 
 def put(builder: Builder, target: Block, source: Block, stream: Stream) -> None:
     """Copy by one DMA, what lies on chip put in order ahead of it where that is quicker."""
-    target, source = relayout_kernel.of_core(target, source)
+    target, source = _of_core(target, source)
     if is_crossed(builder, target, source, _direct_ns(builder, target, source)):
         crossed.copy(builder, target, source, stream)
     else:
         copy(builder, *_in_order(target, source), stream)
+
+
+def _of_core(target: Block, source: Block) -> tuple[Block, Block]:
+    """Both as bytes, where engines have no such elements."""
+    if target.dtype == source.dtype in COMPUTED:
+        return replace(target, dtype="u8"), replace(source, dtype="u8")
+    return target, source
 
 
 def _in_order(target: Block, source: Block) -> tuple[Block, Block]:
