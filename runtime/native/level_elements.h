@@ -12,7 +12,7 @@
 #include <immintrin.h>
 #endif
 
-#define EACH _Pragma("GCC ivdep") for (int i = 0; i < n; ++i)
+#define EACH _Pragma("GCC ivdep") for (i64 i = 0; i < n; ++i)
 
 namespace LEVEL {
 namespace {
@@ -146,7 +146,7 @@ inline void read_as(float* to, const char* from, i64 stride, int n, F convert) {
         const float value = convert(get<T>(from));
         EACH to[i] = value;
     } else {
-        for (int i = 0; i < n; ++i) to[i] = convert(get<T>(from + i * stride));
+        for (i64 i = 0; i < n; ++i) to[i] = convert(get<T>(from + i * stride));
     }
 }
 
@@ -182,7 +182,7 @@ inline void read(int type, float* to, const char* from, i64 stride, int n) {
         case S32: return read_as<int32_t>(to, from, stride, n, [](int32_t x) { return float(x); });
         default: {
             const float* table = small_floats[type - SMALL_FLOAT]->read;
-            for (int i = 0; i < n; ++i) to[i] = table[uint8_t(from[i * stride])];
+            for (i64 i = 0; i < n; ++i) to[i] = table[uint8_t(from[i * stride])];
         }
     }
 }
@@ -192,7 +192,7 @@ inline void write_as(char* to, i64 stride, const float* from, int n, F convert) 
     if (stride == i64(sizeof(T))) {
         EACH put<T>(to + i * sizeof(T), convert(from[i]));
     } else {
-        for (int i = 0; i < n; ++i) put<T>(to + i * stride, convert(from[i]));
+        for (i64 i = 0; i < n; ++i) put<T>(to + i * stride, convert(from[i]));
     }
 }
 
@@ -265,7 +265,7 @@ inline void write(int type, char* to, i64 stride, const float* from, int n) {
         case PRED: return write_as<uint8_t>(to, stride, from, n, [](float x) { return uint8_t(!(x == 0.f)); });
         default: {
             const Tables& tables = *small_floats[type - SMALL_FLOAT];
-            for (int i = 0; i < n; ++i) {
+            for (i64 i = 0; i < n; ++i) {
                 const uint32_t word = bits_of(from[i]);
                 to[i * stride] = char(((word & 0xFFFF) ? tables.inexact : tables.exact)[word >> 16]);
             }
@@ -404,12 +404,12 @@ inline float turned_sine(float x, uint64_t turn) {
 // Sine or cosine of n numbers of any size.
 inline void sines(float* d, const float* a, int n, uint64_t turn) {
     bool all = true;
-    for (int i = 0; i < n; ++i) all &= float_of(bits_of(a[i]) & 0x7FFFFFFF) <= MOST_TURNED;
+    for (i64 i = 0; i < n; ++i) all &= float_of(bits_of(a[i]) & 0x7FFFFFFF) <= MOST_TURNED;
     if (all) {
         EACH d[i] = turned_sine(a[i], turn);
         return;
     }
-    for (int i = 0; i < n; ++i) {
+    for (i64 i = 0; i < n; ++i) {
         const float x = a[i], magnitude = float_of(bits_of(x) & 0x7FFFFFFF);
         if (magnitude <= MOST_TURNED) d[i] = turned_sine(x, turn);
         else d[i] = x != x ? x : one_nan(float(turn ? std::cos(double(x)) : std::sin(double(x))));
