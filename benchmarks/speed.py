@@ -35,6 +35,7 @@ from jaxlib import _hlo, _jax
 from lowering import lower
 
 import neuronx_cc
+from neuronx_cc.hlo_import.wire import varint
 from neuronx_cc.ir.errors import NeuronError
 from neuronx_cc.ir.isa.elements import STORAGE
 from neuronx_cc.ir.isa.program import Instr
@@ -96,7 +97,8 @@ def programs(groups: Sequence[str]) -> Iterator[tuple[str, Callable[[], Work]]]:
             yield name, lambda f=function, a=arguments: Work(lower(f, a), jax.tree.leaves(a))
     if "conformance" in groups:
         for case in op_cases.cases():
-            yield case.name, lambda case=case: Work(proto_of(case.text), list(case.inputs))
+            if not any(fnmatch.fnmatch(case.name, killer) for killer in KILLERS):
+                yield case.name, lambda case=case: Work(proto_of(case.text), list(case.inputs))
 
 
 def proto_of(text: str) -> bytes:
@@ -119,10 +121,30 @@ def least(call: Callable[[], Any], repeat: int) -> float:
     return min(cpu(lambda: [call() for _ in range(count)])[0] / count for _ in range(repeat))
 
 
+DONATION = frozenset([8, 18])
+"""Fields of an HloModuleProto that say which parameters a call may take for its results."""
+KILLERS = ("ragged-all-to-all-*",)
+"""Programs that jaxlib 0.10.2's CPU client dies of."""
+
+
+def without_donation(proto: bytes) -> bytes:
+    """The module with parameters that outlive a call."""
+    kept, at = [], 0
+    while at < len(proto):
+        start = at
+        tag, at = varint(proto, at, len(proto))
+        assert tag & 7 in (0, 2), "an HloModuleProto has numbers and messages"
+        number, at = varint(proto, at, len(proto))
+        at += number if tag & 7 == 2 else 0
+        if tag >> 3 not in DONATION:
+            kept.append(proto[start:at])
+    return b"".join(kept)
+
+
 def peer(work: Work) -> tuple[float, Callable[[], Any]]:
     """CPU seconds that jaxlib compiles, and a call of what it made, its arrays on the device already."""
     device = jax.devices("cpu")[0]
-    stablehlo = _jax.mlir.hlo_to_stablehlo(work.proto)
+    stablehlo = _jax.mlir.hlo_to_stablehlo(without_donation(work.proto))
     seconds, loaded = cpu(lambda: device.client.compile_and_load(stablehlo, [device]))
     with jax.enable_x64(True):
         arrays = [jax.device_put(np.array(array, order="C"), device) for array in work.arguments]

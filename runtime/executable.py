@@ -94,6 +94,7 @@ class Executable:
         self._io = _io(program)
         self.structure: Structure | None = None
         """How the arguments and results of the JAX function are nested, where it was compiled in this process."""
+        self._defined = any(variable.defined for variable in self._io.inputs)
         self._bound = _only_read(program, [*self._io.inputs, *self._io.constants])
         self._own = {variable.offset for variable in _alone(program, self._io.outputs) if variable.nbytes}
         """Offsets of the results that can be computed where the caller wants them."""
@@ -192,14 +193,15 @@ class Executable:
         executor = self._executor(stochastic_rounding_seed)
         memory = executor.memory
         try:
+            elsewhere = []
             for variable, target in zip(self._io.outputs, outputs, strict=True):
-                apart = not any(np.may_share_memory(target, array) for array in inputs)
-                self._place_result(memory, variable, target if apart else None)
+                apart = not any([np.may_share_memory(target, array) for array in inputs])
+                if not self._place_result(memory, variable, target if apart else None):
+                    elsewhere.append((variable, target))
             self._execute(executor, inputs, device, port, functions)
-            for variable, target in zip(self._io.outputs, outputs, strict=True):
+            for variable, target in elsewhere:
                 stored = memory.array(variable.offset, variable.nbytes, variable.dtype, variable.dims)
-                if not np.may_share_memory(stored, target):
-                    np.copyto(target, stored != 0 if variable.dtype == "pred" else stored)
+                np.copyto(target, stored != 0 if variable.dtype == "pred" else stored)
         finally:
             KEPT.put(memory)
         return executor.course
@@ -236,7 +238,7 @@ class Executable:
     def _execute(
         self, executor: Executor, inputs: Sequence[Array], device: int, port: Port | None, functions: Functions | None
     ) -> None:
-        memory, wrong = executor.memory, self.undefined(inputs)
+        memory, wrong = executor.memory, self.undefined(inputs) if self._defined else None
         if wrong is not None:
             raise RunError(
                 "ERUN906",
@@ -347,14 +349,15 @@ class Executable:
         for variable in self._io.outputs:
             self._place_result(memory, variable, None)
 
-    def _place_result(self, memory: Memory, variable: Variable, target: Array | None) -> None:
-        """Let the program compute a result in the array ``target`` where that can be, else in HBM."""
+    def _place_result(self, memory: Memory, variable: Variable, target: Array | None) -> bool:
+        """Let the program compute a result in the array ``target`` where that can be, else in HBM; whether it can."""
         if variable.offset not in self._own:
-            return
+            return False
         fits = target is not None and target.flags.c_contiguous and target.flags.writeable
         if target is None or not fits or variable.dtype == "pred" or target.dtype != STORAGE[variable.dtype]:
-            target = memory.bytes[Space.HBM][variable.offset : variable.offset + variable.nbytes]
+            fits, target = False, memory.bytes[Space.HBM][variable.offset : variable.offset + variable.nbytes]
         memory.regions[variable.offset].bind(target)
+        return fits
 
     def _result(self, memory: Memory, variable: Variable) -> Array:
         stored = memory.array(variable.offset, variable.nbytes, variable.dtype, variable.dims)

@@ -33,14 +33,22 @@ POISON = 0xFF
 _SPARES = {space: Spares(2) for space in PITCH}
 
 
+def address_of(array: Array) -> int:
+    """Where an array's first byte is in the host's memory."""
+    address: int = array.__array_interface__["data"][0]
+    return address
+
+
 class Region:
     """Part of HBM that is someone else's array: a constant, an input that the program only reads, or a result."""
 
-    __slots__ = ("bytes", "forget", "hi", "lo")
+    __slots__ = ("address", "array", "forget", "hi", "lo")
 
     def __init__(self, lo: int, hi: int) -> None:
         self.lo, self.hi = lo, hi
-        self.bytes: Array | None = None
+        self.array: Array | None = None
+        self.address: int | None = None
+        """Of the array."""
         self.forget: list[Callable[[], None]] = []
         """Called when views of the region become stale."""
 
@@ -51,10 +59,15 @@ class Region:
         """
         if array.nbytes < self.hi - self.lo:
             raise RunError("ERUN914", f"bytes {self.lo} to {self.hi} of HBM are an array of only {array.nbytes}")
-        before, self.bytes = self.bytes, array.reshape(-1).view(np.uint8)
-        if before is None or before.__array_interface__["data"] != self.bytes.__array_interface__["data"]:
+        before, self.address, self.array = self.address, address_of(array), array
+        if before != self.address:
             for forget in self.forget:
                 forget()
+
+    @property
+    def bytes(self) -> Array | None:
+        """What the region shows."""
+        return None if self.array is None else self.array.reshape(-1).view(np.uint8)
 
 
 class OnChip:
@@ -113,16 +126,19 @@ class Memory:
         strides = [stride * self.pitch[space] if partitions else stride for _, stride, partitions in dims]
         whole = self.bytes[space].reshape(-1)
         region = self.region(offset) if space is Space.HBM else None
-        if region is not None and region.bytes is not None:
-            whole, offset = region.bytes, offset - region.lo
+        shown = None if region is None else region.bytes
+        if region is not None and shown is not None:
+            whole, offset = shown, offset - region.lo
         return np.ndarray([count for count, _, _ in dims], STORAGE[dtype], whole, offset, strides).copy()
 
     def array(self, offset: int, nbytes: int, dtype: str, dims: tuple[int, ...]) -> Array:
         """The dense array at an HBM offset."""
         region = self.region(offset)
-        dense = self.bytes[Space.HBM][offset : offset + nbytes]
-        if region is not None and region.bytes is not None:
-            dense = region.bytes[offset - region.lo : offset - region.lo + nbytes]
+        shown = None if region is None else region.bytes
+        if region is None or shown is None:
+            dense = self.bytes[Space.HBM][offset : offset + nbytes]
+        else:
+            dense = shown[offset - region.lo : offset - region.lo + nbytes]
         return dense.view(STORAGE[dtype]).reshape(dims)
 
 

@@ -209,7 +209,9 @@ EXPORTED i64 core_start(Context* context, i64 run, char* const* addresses, const
     weights.depth = weights.rows = 128;
     weights.packed = 0;
     weights.ones = 0;
-    for (float& weight : weights.dense) weight = std::numeric_limits<float>::quiet_NaN();
+    if (!weights.blank)
+        for (float& weight : weights.dense) weight = std::numeric_limits<float>::quiet_NaN();
+    weights.blank = true;
     context->run = run;
     context->registers = registers;
     context->counters = counters;

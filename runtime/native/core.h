@@ -118,6 +118,7 @@ struct Weights {
     char* source;
     const Item* item;
     i64 depth, rows;
+    bool blank;             // dense holds nothing but NaN, as at the start of a run
     int packed;             // 0: not packed; 1: packed; 2: packed and rounded to tf32
     int ones;               // -1: not known; 0: not only a few ones among zeros; else how many ones, at these places
     uint8_t lane[256], row[256];

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import weakref
 from array import array
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 
 import numpy as np
@@ -20,7 +20,7 @@ from neuronx_cc.ir.isa.blas import one_thread
 from neuronx_cc.ir.isa.elements import Array
 from neuronx_cc.ir.isa.program import DECIDER, Branch, Else, End, Instr, Loop, Program, Space, While
 from neuronx_cc.runtime.course import Course
-from neuronx_cc.runtime.memory import PARTITIONS, Memory, Region
+from neuronx_cc.runtime.memory import PARTITIONS, Memory, address_of
 from neuronx_cc.runtime.native import encode, library
 from neuronx_cc.runtime.native.literals import Literals
 from neuronx_cc.runtime.values import REGISTERS, STREAMS, Executor, Scope, Step, register_place
@@ -71,7 +71,8 @@ class NativeExecutor(Executor):
         self, program: Program, memory: Memory, level: str = "", stops: Mapping[int, Step] | None = None
     ) -> None:
         self._library = library.required()
-        self._regions = list(memory.regions.values())
+        self._bound = list(enumerate(memory.regions.values(), len(Space)))
+        self._has_regions = any(isinstance(record, While | Branch) for record in program.records)
         self._literals = Literals(program, memory.size[Space.HBM])
         self._bases = encode.Bases(memory.pitch, _bases_of(memory, self._literals))
         self._owned: dict[int, frozenset[int]] = {}
@@ -80,17 +81,22 @@ class NativeExecutor(Executor):
         self._forms: dict[object, encode.Form | None] = {}
         self._codes: list[int] = []
         self._falls_back = False
-        bases = array("q", _geometry(memory, self._regions, self._literals))
-        registers = REGISTERS * (STREAMS + 1)
-        self._context = self._library.core_new(level.encode(), len(bases) // 4, bases.buffer_info()[0], registers)
+        bases = array("q", _geometry(memory, self._literals))
+        self._context = self._library.core_new(
+            level.encode(), len(bases) // 4, bases.buffer_info()[0], REGISTERS * (STREAMS + 1)
+        )
         super().__init__(program, memory, stops=stops)
         self._forms.clear()
         self._counts = array("q", bytes(8 * (len(self._slots) + 1)))
+        registers = self.state.registers
+        assert isinstance(registers, array)
+        self._places = (registers.buffer_info()[0], *self._counts.buffer_info())
+        self._zeros = [(each, array("q", each)) for each in (registers, self._counts)]
         self._addresses = (ctypes.c_void_p * (len(bases) // 4))()
         self._sizes = (ctypes.c_int64 * len(self._addresses))()
-        for space in Space:
-            self._bind_base(space, memory.bytes[space])
-        self._bind_base(len(self._addresses) - 1, self._literals.data)
+        fixed = {int(space): memory.bytes[space] for space in Space} | {len(self._addresses) - 1: self._literals.data}
+        for number, data in fixed.items():
+            self._addresses[number], self._sizes[number] = address_of(data), data.nbytes
 
     def __del__(self) -> None:
         for code in getattr(self, "_codes", ()):
@@ -100,26 +106,23 @@ class NativeExecutor(Executor):
 
     def run(self) -> None:
         """Execute everything once. Raises RunError on a fault."""
-        for number, region in enumerate(self._regions, len(Space)):
-            self._bind_base(number, region.bytes)
+        addresses, sizes = self._addresses, self._sizes
+        for number, region in self._bound:
+            addresses[number] = region.address
+            sizes[number] = 0 if region.array is None else region.array.nbytes
         self.state.run += 1
-        registers = self.state.registers
-        assert isinstance(registers, array)
-        for values in (registers, self._counts):
-            values[:] = array("q", bytes(8 * len(values)))
-        self.course, self._taken = Course(), []
-        places = (registers.buffer_info()[0], *self._counts.buffer_info())
-        small = self._library.core_start(self._context, self.state.run, self._addresses, self._sizes, *places)
+        for values, zeros in self._zeros:
+            values[:] = zeros
+        if self._has_regions:
+            self.course, self._taken = Course(), []
+        small = self._library.core_start(self._context, self.state.run, addresses, sizes, *self._places)
         if small >= 0:
-            raise RunError("ERUN914", f"base {small} of the program's memory has only {self._sizes[small]} bytes")
+            raise RunError("ERUN914", f"base {small} of the program's memory has only {sizes[small]} bytes")
         with _as_numpy() if self._falls_back else nullcontext():
             for step in self._steps:
                 step()
-        self.course.root = self.course.path(self._taken)
-
-    def _bind_base(self, number: int, data: Array | None) -> None:
-        self._addresses[number] = None if data is None else _address(data)
-        self._sizes[number] = 0 if data is None else data.nbytes
+        if self._has_regions:
+            self.course.root = self.course.path(self._taken)
 
     # binding --------------------------------------------------------------------------------------------------
 
@@ -276,16 +279,16 @@ class NativeExecutor(Executor):
         shape = (ctypes.c_int64 * 2)()
         self._library.core_weights(self._context, shape, None)
         values = np.empty((shape[0], shape[1]), np.float32)
-        self._library.core_weights(self._context, shape, _address(values))
+        self._library.core_weights(self._context, shape, address_of(values))
         return values
 
 
-def _geometry(memory: Memory, regions: Sequence[Region], literals: Literals) -> Iterator[int]:
+def _geometry(memory: Memory, literals: Literals) -> Iterator[int]:
     """For each base its first offset, the bytes of all of it or of a partition, the partitions' pitch and number."""
     for space in Space:
         partitions = 0 if space is Space.HBM else PARTITIONS
         yield from (0, memory.size[space], memory.pitch[space] if partitions else 0, partitions)
-    for region in regions:
+    for region in memory.regions.values():
         yield from (region.lo, region.hi - region.lo, 0, 0)
     yield from (literals.start, literals.data.nbytes, 0, 0)
 
@@ -314,10 +317,6 @@ def _as_words(numbers: list[int]) -> array[int]:
 def _as_numpy() -> Iterator[None]:
     with np.errstate(all="ignore"), one_thread():
         yield
-
-
-def _address(values: Array) -> int:
-    return int(values.__array_interface__["data"][0])
 
 
 def make_executor(

@@ -44,14 +44,18 @@ const int LINES = (WIDTH * 4 + 63) / 64;         // of a cache, for a panel's ro
 const int AHEAD = 8;                             // lanes that are asked for in advance
 
 // Columns [first, last) of one lane of an operand, whose free dims are `free`.
-void read_lane(const Nest& free, int type, const char* lane, i64 first, i64 last, float* to, float* whole) {
+void read_lane(const Nest& free, int type, const char* lane, i64 first, i64 last, float* to) {
     const i64 stride = free.stride[0][free.ndims - 1];
     if (free.rows == 1) return read(type, to, lane + first * stride, stride, int(last - first));
     char* start = const_cast<char*>(lane);
-    Rows rows(free, 1, &start, 0);
-    for (i64 row = 0; row < free.rows; ++row, rows.next())
-        read(type, whole + row * free.inner, rows.at[0], stride, int(free.inner));
-    std::memcpy(to, whole + first, (last - first) * sizeof(float));
+    Rows rows(free, 1, &start, first / free.inner);
+    for (i64 at = first, skipped = first % free.inner; at < last; skipped = 0, rows.next()) {
+        const i64 left = free.inner - skipped, n = last - at < left ? last - at : left;
+        const char* from = rows.at[0] + skipped * stride;
+        if (type == F32 && stride == 4) std::memcpy(to + (at - first), from, size_t(n) * sizeof(float));
+        else read(type, to + (at - first), from, stride, int(n));
+        at += n;
+    }
 }
 
 // ROWS rows of the result, WIDTH columns of which `columns` are wanted. The moving rows are b_pitch bytes apart, and so
@@ -188,10 +192,9 @@ void multiply_column(const Item& item, const Weights& weights, char* out, const 
 // Reads the stationary tile out of SBUF, which something is about to write.
 void settle(Weights& w) {
     const Operand& x = w.item->operands[0];
-    float whole[512];
     for (i64 k = 0; k < w.depth; ++k)
-        read_lane(w.item->inside, int(x.type), w.source + k * lane_pitch(x), 0, w.rows, w.dense + k * w.rows, whole);
-    w.pending = false;
+        read_lane(w.item->inside, int(x.type), w.source + k * lane_pitch(x), 0, w.rows, w.dense + k * w.rows);
+    w.pending = w.blank = false;
 }
 
 // The product of a stationary tile, [depth, rows] of FP32, with the identity matrix, as a transpose of its lanes
@@ -207,12 +210,11 @@ bool transposed(const Item& item, const char* tile, i64 pitch, i64 depth, i64 ro
 bool is_identity(const Item& item, const char* moving, Workspace& w) {
     const Operand& x = item.operands[1];
     const i64 n = x.lanes;
-    float whole[512];
     for (i64 k = 0; k < n; ++k) {
         const char* lane = moving + k * lane_pitch(x);
         const float* row = w.a;
         if (is_dense(item.inside, x.type)) row = reinterpret_cast<const float*>(lane);
-        else read_lane(item.inside, int(x.type), lane, 0, n, w.a, whole);
+        else read_lane(item.inside, int(x.type), lane, 0, n, w.a);
         uint32_t wrong = 0;
         for (int m = 0; m < int(n); ++m) wrong |= m == int(k) ? bits_of(row[m]) ^ 0x3F800000 : bits_of(row[m]) << 1;
         if (wrong) return false;
@@ -258,7 +260,7 @@ void multiply(const Item& item, const Weights& weights, char* out, const char* m
                 if (column == first * UNIT) expect(moving + k * x_pitch + column * 4, WIDTH * 4);
                 continue;
             }
-            read_lane(item.inside, int(x.type), moving + k * x_pitch, column, end, w.a, w.row);
+            read_lane(item.inside, int(x.type), moving + k * x_pitch, column, end, w.a);
             for (i64 c = end - column; c < UNIT; ++c) w.a[c] = 0.f;
             if (tf32)
                 for (i64 c = 0; c < UNIT; ++c) w.a[c] = to_tf32(w.a[c]);

@@ -844,9 +844,8 @@ def test_a_base_with_too_few_bytes_is_refused():
     memory = Memory(bench.hbm, [(0, 128)])
     executor = NativeExecutor(bench.program, memory)
     region = memory.regions[0]
-    region.bytes = np.zeros(124, np.uint8)  # as ``bind`` refuses to
-    for forget in region.forget:
-        forget()
+    region.bind(np.zeros(32, np.float32))
+    region.array = np.zeros(124, np.uint8)  # as ``bind`` refuses to
     with pytest.raises(RunError, match="has only 124 bytes"):
         executor.run()
     region.bind(np.zeros(32, np.float32))
