@@ -29,7 +29,7 @@ def run(module: HloModule, context: PassContext) -> None:
     if results:
         _record_parameters(module, context)
     for computation in code_computations(module):
-        casts = Casts()
+        casts = Casts(module)
         for op in ops_of(computation.block):
             if isinstance(op, Contraction):
                 _cast_operands(op, casts, context)

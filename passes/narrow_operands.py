@@ -21,7 +21,7 @@ NARROW = ("bf16", "f16")
 def run(module: HloModule, context: PassContext) -> None:
     del context
     for computation in module.computations():
-        casts = Casts()
+        casts = Casts(module)
         for op in ops_of(computation.block):
             if isinstance(op, Contraction) and op.shape.dtype == "f32":
                 _narrow(op, casts)

@@ -1,10 +1,10 @@
 """Gives the FP32 values of one computation the types decided on: ``--auto-cast all``, and rules for results.
 
 Part of the pass ``auto_cast``; the operands of contractions have been cast before. Elementwise ops and data movement
-compute in their type. Reductions add in FP32, unless they are told otherwise, and contractions always do: their
-results are FP32 and are cast where the next op takes them, or at once where a rule gives the result a type. The other
-ops (sort, scatter, bitcast-convert, random numbers, collectives, control flow and its tuples) compute in FP32 on cast
-values. Inputs and outputs of a computation keep FP32.
+compute in their type, but for those of which integers alone are made (``precision.integers``). Reductions add in FP32,
+unless they are told otherwise, and contractions always do: their results are FP32 and are cast where the next op takes
+them, or at once where a rule gives the result a type. The other ops (sort, scatter, bitcast-convert, random numbers,
+collectives, control flow and its tuples) compute in FP32 on cast values. Inputs and outputs of a computation keep FP32.
 
 With tf32, types stay f32 and every computed value is rounded by ``reduce-precision(8, 10)``; movement and selection
 keep what is rounded already.
@@ -18,6 +18,7 @@ from neuronx_cc.passes.expansions.combiners import combiner_in
 from neuronx_cc.passes.manager import PassContext
 from neuronx_cc.passes.precision.casts import TF32_BITS, Casts
 from neuronx_cc.passes.precision.decisions import Contraction, Decision, of_result, sums_in_f32
+from neuronx_cc.passes.precision.integers import REASON, only_for_integers
 
 
 class Lowering:
@@ -28,17 +29,20 @@ class Lowering:
         self._module = module
         self._context = context
         self._operands = operands
-        self._casts = Casts()
+        self._casts = Casts(module)
         self._low: set[hlo.SSAValue] = set()
         self._exact: set[hlo.SSAValue] = set()
         """f32 values that tf32 holds."""
         self._wide: dict[hlo.SSAValue, hlo.SSAValue] = {}
 
     def run(self, computation: hlo.ComputationOp) -> None:
+        exact = only_for_integers(computation)
         for op in ops_of(computation.block):
             if op.results[0] in self._operands:
                 continue
             decision = of_result(op, self._context.options)
+            if op in exact:
+                decision = Decision("f32", REASON, True)
             if not computes_in_any_float(op):
                 self._keep(op, decision)
             elif decision.dtype == "tf32":

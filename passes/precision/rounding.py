@@ -12,13 +12,15 @@ import numpy as np
 
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import HloModule
-from neuronx_cc.ir.hlo.editing import ops_of
+from neuronx_cc.ir.hlo.editing import defining_op, ops_of
 from neuronx_cc.ir.reference import CALLING, REFERENCE, Evaluator, Value
 from neuronx_cc.ir.reference.elementwise import round_to_format
 from neuronx_cc.ir.types import NUMPY_DTYPE
 from neuronx_cc.passes.auto_cast import code_computations
 from neuronx_cc.passes.manager import PassOptions
+from neuronx_cc.passes.precision.casts import in_range
 from neuronx_cc.passes.precision.decisions import Contraction, of_operands, of_result, results_change
+from neuronx_cc.passes.precision.integers import only_for_integers
 from neuronx_cc.passes.precision.lowering import computes_in_any_float, is_f32
 from neuronx_cc.passes.precision.quantization import is_format, rounded_weight, weight_of
 
@@ -58,7 +60,10 @@ def casts_of(module: HloModule, options: PassOptions) -> dict[hlo.HloOp, Cast]:
     casts = {}
     for computation in code_computations(module):
         known: dict[hlo.SSAValue, str] = {}
+        unrounded = only_for_integers(computation)
         for op in ops_of(computation.block):
+            if op in unrounded:
+                continue
             choice = options.policy.choice(op, "weights")
             cast = _cast_of(op, options).with_weights(module, op, choice[0] if choice else "")
             if cast == Cast():
@@ -111,7 +116,8 @@ class RoundingEvaluator(Evaluator):
             return super().apply(op, operands)
         taken = list(operands)
         for number in cast.rounded:
-            taken[number] = _rounded(taken[number], cast.operands)
+            constant = isinstance(defining_op(op.operands[number]), hlo.ConstantOp)
+            taken[number] = _rounded(taken[number], cast.operands, constant)
         if cast.weights:
             weight = taken[cast.weight]
             assert isinstance(weight, np.ndarray)
@@ -120,6 +126,7 @@ class RoundingEvaluator(Evaluator):
         return _rounded(value, cast.result)
 
 
-def _rounded(value: Value, dtype: str) -> Value:
-    is_f32 = isinstance(value, np.ndarray) and value.dtype == np.float32
-    return rounded(value, dtype) if is_f32 and dtype != "f32" else value
+def _rounded(value: Value, dtype: str, constant: bool = False) -> Value:
+    if not isinstance(value, np.ndarray) or value.dtype != np.float32 or dtype == "f32":
+        return value
+    return rounded(in_range(value, dtype) if constant else value, dtype)

@@ -5,21 +5,25 @@ from neuronx_cc.passes.expansions.build import Build, Value
 from neuronx_cc.passes.wide_integers import arithmetic
 from neuronx_cc.passes.wide_integers.arithmetic import Pair
 
-BIAS = 127
 MANTISSA = 23
 
 
 def to_f32(b: Build, x: Pair, signed: bool) -> Value:
-    """The upper 32 bits from the first one on, the last of them set where any below is: these round as all do."""
+    """The upper 32 bits from the first one on, the last of them set where any below is: these round as all do.
+
+    Exponent and sign are put in as bits, for what is between must not be rounded where FP32 is cast.
+    """
     size = arithmetic.magnitude(b, x) if signed else x
     zeros = arithmetic.leading_zeros(b, size)
     low, high = arithmetic.shift_left(b, size, zeros)
     sticky = b.convert(b.compare(low, b.number_like(0, low), "NE"), "u32")
-    value = b.convert(b.each(hlo.OrOp, high, sticky), "f32")
-    exponent = b.sub(b.number_like(BIAS + 32, zeros), zeros)
-    scale = arithmetic.cast(b, b.each(hlo.ShiftLeftOp, exponent, b.number_like(MANTISSA, exponent)), "f32")
-    value = b.mul(value, scale)
-    return b.select(arithmetic.is_negative(b, x), b.neg(value), value) if signed else value
+    bits = arithmetic.cast(b, b.convert(b.each(hlo.OrOp, high, sticky), "f32"), "u32")
+    exponent = b.sub(b.number_like(32, zeros), zeros)
+    bits = b.add(bits, b.each(hlo.ShiftLeftOp, exponent, b.number_like(MANTISSA, exponent)))
+    bits = b.select(arithmetic.is_zero(b, high), b.number_like(0, bits), bits)
+    if signed:
+        bits = arithmetic.either(b, bits, b.each(hlo.AndOp, x[1], b.number_like(1 << 31, bits)))
+    return arithmetic.cast(b, bits, "f32")
 
 
 def from_f32(b: Build, value: Value, signed: bool) -> Pair:

@@ -143,6 +143,25 @@ def test_random_programs(seed):
     check_exact(*random_program(seed))
 
 
+CASTS = ("bf16", "fp16", "fp8_e4m3")
+"""FP32 is cast to these; integers are not FP32, whatever they are computed with."""
+
+
+@BOTH
+@pytest.mark.parametrize("kind", CASTS)
+def test_casts_of_floats_change_no_integer(dtype, kind):
+    x, y = (integers(dtype, (4, 33), seed) for seed in (7, 8))
+    options = {"auto_cast": "all", "auto_cast_type": kind}
+    check_exact(lambda x, y: [op(x, y) for op in (lax.div, lax.rem, jnp.power)], x, y % 1000, **options)
+    check_exact(lambda x: [lax.convert_element_type(x, dtype)], floats((4, 33)), **options)
+    check_exact(lambda x: [x.astype(np.float32) * 0.5], x % 8, **options)
+
+
+@pytest.mark.parametrize("seed", range(300, 306))
+def test_random_programs_whose_floats_are_cast(seed):
+    check_exact(*random_program(seed), auto_cast="all", auto_cast_type=CASTS[seed % 3])
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(100, 160))
 def test_larger_random_programs(seed):

@@ -12,6 +12,7 @@ from neuronx_cc.ir import hlo
 from neuronx_cc.ir.reference import CALLING, REFERENCE, Evaluator, evaluate
 from neuronx_cc.passes.manager import PassContext, PassOptions, precision_report, run_passes
 from neuronx_cc.passes.pipelines import DEFAULT_PIPELINE, pass_names
+from neuronx_cc.passes.precision.rounding import RoundingEvaluator, casts_of
 
 NUMPY = {"bf16": ml_dtypes.bfloat16, "fp16": np.float16, "fp8_e4m3": ml_dtypes.float8_e4m3}
 
@@ -176,3 +177,55 @@ ENTRY main {
     constants = [op for op in module.entry.block.ops if isinstance(op, hlo.ConstantOp)]
     assert [str(op.shape.dtype) for op in constants] == ["bf16"]
     assert module.constants.nbytes == 12
+
+
+@pytest.mark.parametrize("cast_type", ["bf16", "fp16", "fp8_e4m3"])
+def test_finite_constants_stay_finite(cast_type):
+    """A row of scores that is masked everywhere has equal weights, not NaN."""
+    text = """HloModule masked
+ENTRY main {
+  x = f32[4] parameter(0)
+  p = pred[4] parameter(1)
+  least = f32[] constant(-3.40282347e+38)
+  w = f32[4] constant({1e30, -1e30, 2, inf})
+  wide = f32[4] broadcast(least), dimensions={}
+  s = f32[4] select(p, x, wide)
+  m = f32[4] subtract(s, s)
+  y = f32[4] multiply(x, w)
+  ROOT r = (f32[4], f32[4]) tuple(m, y)
+}"""
+    module, _ = cast(text, "all", cast_type)
+    arrays = [np.array([0.5, 0.25, 3, 0], np.float32), np.zeros(4, bool)]
+    masked, scaled = evaluate(module, arrays)
+    np.testing.assert_array_equal(masked, np.zeros(4))
+    assert list(np.isfinite(scaled)) == [True, True, True, False]
+    original = parse_text(text)
+    told = RoundingEvaluator(original, casts_of(original, PassOptions(auto_cast="all", auto_cast_type=cast_type)))
+    np.testing.assert_array_equal(told.call("main", *arrays)[0], masked)
+
+
+@pytest.mark.parametrize("cast_type", ["bf16", "fp16", "fp8_e4m3"])
+def test_what_integers_are_made_of_is_not_cast(cast_type):
+    text = """HloModule places
+ENTRY main {
+  n = u32[3] parameter(0)
+  x = f32[3] parameter(1)
+  f = f32[3] convert(n)
+  h = f32[3] constant({0.1, 1, 3})
+  q = f32[3] multiply(f, h)
+  zero = f32[3] constant({0, 0, 70000})
+  below = pred[3] compare(q, zero), direction=LT
+  none = s32[3] constant({-1, -1, -1})
+  whole = s32[3] convert(q)
+  i = s32[3] select(below, none, whole)
+  y = f32[3] multiply(x, h)
+  j = s32[3] convert(x)
+  ROOT r = (s32[3], f32[3], s32[3]) tuple(i, y, j)
+}"""
+    arrays = [np.array([1001, 100003, 23334], np.uint32), np.array([300.7, 7.3, 1e6], np.float32)]
+    module, context = cast(text, "all", cast_type)
+    places, product, whole = evaluate(module, arrays)
+    np.testing.assert_array_equal(places, [100, 100003, 70002])
+    np.testing.assert_array_equal(whole, [300, 7, 1000000])
+    assert not np.array_equal(product, np.float32([30.07, 7.3, 3e6]))
+    assert {row.name: row.reason for row in context.precision}["q"] == "integers alone are made of it"

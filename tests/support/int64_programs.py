@@ -49,12 +49,13 @@ def lowered(function: Callable[..., Any], *inputs: Any) -> str:
         return text_of(function, *inputs)
 
 
-def check_exact(function: Callable[..., Any], *inputs: Any, int64: str = "exact") -> None:
+def check_exact(function: Callable[..., Any], *inputs: Any, int64: str = "exact", **options: Any) -> None:
     """Every result has jaxlib's bits; NaNs count as equal."""
     text = lowered(function, *inputs)
     arrays = [np.asarray(array) for array in inputs]
     wanted = run_text(text, arrays)
-    for index, (got, want) in enumerate(zip(compile_text(text, int64=int64).run(arrays), wanted, strict=True)):
+    found = compile_text(text, int64=int64, **options).run(arrays)
+    for index, (got, want) in enumerate(zip(found, wanted, strict=True)):
         assert (got.dtype, got.shape) == (want.dtype, want.shape)
         np.testing.assert_array_equal(got, want, f"result {index}")
 

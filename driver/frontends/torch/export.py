@@ -4,11 +4,13 @@
 """
 
 import logging
+import sys
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass, field
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +85,8 @@ def _exported(
 ) -> torch.export.ExportedProgram:
     """With ``torch.func`` too."""
     try:
-        program = torch.export.export(module, arguments, keywords)
+        with _without_graphs():
+            program = torch.export.export(module, arguments, keywords)
         if not _transforms(program):
             return program
     except (AttributeError, RuntimeError) as error:
@@ -92,6 +95,20 @@ def _exported(
             raise
     # of operators below autograd, torch exports what torch.func makes
     return _export(module, arguments, keywords, strict=False, pre_dispatch=False)
+
+
+@contextmanager
+def _without_graphs() -> Iterator[None]:
+    """What torch prints, but for the graph so far of what it cannot export: hundreds of lines ahead of the error."""
+    printed, graph = StringIO(), ""
+    try:
+        with redirect_stderr(printed):
+            yield
+    except BaseException as error:
+        graph = f"{error.partial_fx_graph}\n" if hasattr(error, "partial_fx_graph") else ""
+        raise
+    finally:
+        sys.stderr.write(printed.getvalue().replace(graph, "") if graph else printed.getvalue())
 
 
 def _transforms(program: torch.export.ExportedProgram) -> bool:

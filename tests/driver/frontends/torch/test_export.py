@@ -59,13 +59,14 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("function", REFUSED, ids=lambda function: function.__name__)
-def test_what_cannot_be_exported(function):
+def test_what_cannot_be_exported(function, capsys):
     with pytest.raises(CompileError) as raised:
         neuron.trace(function, torch.eye(3), EXACT)
     text = str(raised.value)
     assert raised.value.code == "EVRF001"
     assert REFUSED[function] in text
     assert "\n" not in text
+    assert not capsys.readouterr().err
     lines, first = inspect.getsourcelines(function)
     assert any(f"{__file__}:{line}" in text for line in range(first, first + len(lines)))
 
