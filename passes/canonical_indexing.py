@@ -7,7 +7,7 @@ with starts of 32 bits, as sequencer registers load them.
 
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import HloModule
-from neuronx_cc.ir.hlo.editing import ops_of, replace
+from neuronx_cc.ir.hlo.editing import ops_of
 from neuronx_cc.passes.expansions.build import Build
 from neuronx_cc.passes.indexing.gather import canonical_gather
 from neuronx_cc.passes.indexing.known import separated
@@ -23,7 +23,7 @@ def run(module: HloModule, context: PassContext) -> None:
             b = Build.before(module, op, context.timing)
             if isinstance(op, hlo.GatherOp):
                 if not separated(b, op):
-                    replace(op, canonical_gather(b, op, exact))
+                    canonical_gather(b, op, exact)
             elif isinstance(op, hlo.ScatterOp):
                 canonical_scatter(b, op, exact)
             elif isinstance(op, hlo.DynamicSliceOp):

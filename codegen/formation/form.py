@@ -335,10 +335,12 @@ def _kernel_of(op: hlo.Operation, member: dict[hlo.SSAValue, Kernel]) -> Kernel 
 def _by_depth(kernels: list[Kernel], member: dict[hlo.SSAValue, Kernel], effectful: Set[str]) -> list[Kernel]:
     """Kernels in order of their longest chain of producers: independent ones stand together and overlap.
 
-    Those with effects stay in order. What reads given values only stands ``AHEAD`` of its first reader: early enough
-    to run beside others, late enough that its results take no room long before.
+    Those with effects stay in order. What reads given values only, and what alone is made of that, stands ``AHEAD`` of
+    its first reader: early enough to run beside others, late enough that its results take no room long before, and that
+    engines which wait for them have done what comes before.
     """
     depth: dict[Kernel, int] = {}
+    makers: dict[Kernel, set[Kernel]] = {}
     readers: dict[Kernel, list[Kernel]] = {}
     latest = 0
     ordered = sorted(kernels, key=lambda kernel: kernel.number)
@@ -350,9 +352,16 @@ def _by_depth(kernels: list[Kernel], member: dict[hlo.SSAValue, Kernel], effectf
         depth[kernel] = 1 + max((depth[producer] for producer in producers), default=0)
         if has_effects(kernel.ops[0], effectful):
             latest = depth[kernel] = max(depth[kernel], latest + 1)
+        makers[kernel] = producers
+    early = dict(depth)
+    apart: set[Kernel] = set()
+    for kernel in ordered:
+        alone = all(early[each] == 1 or (each in apart and len(readers[each]) == 1) for each in makers[kernel])
+        if alone and not has_effects(kernel.ops[0], effectful):
+            apart.add(kernel)
     for kernel in reversed(ordered):
-        if depth[kernel] == 1 and kernel in readers and not has_effects(kernel.ops[0], effectful):
-            depth[kernel] = max(1, min(depth[reader] for reader in readers[kernel]) - AHEAD)
+        if kernel in apart and kernel in readers:
+            depth[kernel] = max(early[kernel], min(depth[reader] for reader in readers[kernel]) - AHEAD)
     ordered = sorted(kernels, key=depth.__getitem__)
     for number, kernel in enumerate(ordered):
         kernel.number = number

@@ -1,61 +1,73 @@
 """Gathers and scatters of short rows on chip: each of GpSimd's processors has a table in its 16 partitions.
 
-Input: the batched forms that ``passes.indexing.gather`` and ``passes.indexing.scatter`` make. Tables [G, R, W],
-indices [G, N], rows [G, N, W]; all three dense in HBM. Tables that do not fit their partitions are worked on in chunks
-of rows, with the indices counted from the start of the chunk; an index outside it does nothing. A gather from one table
-has the table in all groups of partitions, and divides the list.
+Input: the batched forms that ``passes.indexing.gather`` and ``passes.indexing.scatter`` make. Tables [G, A, R, B] (of
+scatters [G, R, B]) whose rows are of A x B elements, indices [G, N], and lists of N rows, which a gather may write with
+any leading dims of a row ahead of the list; all dense in HBM. Tables that do not fit their partitions are worked on in
+chunks of rows, with the indices counted from the start of the chunk; an index outside it does nothing. Where a gather
+has fewer tables than there are processors, several have the same table and divide its list. On chip the elements of a
+row are neighbours: Vector brings them together, and apart, where other dims stand between them in HBM.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import prod
 
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.emission.accesses import Alloc
-from neuronx_cc.codegen.emission.builder import Affine, Block
+from neuronx_cc.codegen.emission.builder import Affine, Block, emit_over
 from neuronx_cc.codegen.emission.tiles import TilePool
-from neuronx_cc.codegen.emission.views import Atom
+from neuronx_cc.codegen.emission.views import Atom, View, coalesce
 from neuronx_cc.codegen.movement.transfer import copy
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.indexing import LANES
 from neuronx_cc.ir.isa.program import Space, Stream
+from neuronx_cc.ir.small_types import COMPUTED
 from neuronx_cc.ir.types import itemsize
-from neuronx_cc.passes.indexing.costs import GROUPS
+from neuronx_cc.passes.indexing.costs import Costs
+from neuronx_cc.passes.indexing.tables import GROUPS, STAGE_SHARE, gathered, list_entries
 
 TABLE_SHARE = (8, 11)
 """Of a partition of SBUF: a table."""
-LIST_SHARE = (1, 22)
-"""The same for one tile of rows."""
 REST_SHARE = (3, 11)
 """The same for what is left for lists."""
-MAX_LIST = 1024
-"""Entries a partition of one tile."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Array:
-    """A dense array in HBM whose last dim is the row; ``width`` elements."""
+    """A dense array in HBM, [count, lead, length, width]: tables or lists of rows of lead x width elements."""
 
     alloc: Alloc
     dtype: str
     start: Affine
-    dims: tuple[int, ...]
-    """Tables or lists, rows or entries of one."""
+    count: int
+    lead: int
+    length: int
     width: int
+    pitch: int
+    """Bytes from one table or list to the next; 0 where all lists are the same."""
     splat: float | None = None
     """The value that all elements have, known at compile time; there is no buffer then."""
 
     @property
     def row(self) -> int:
-        return self.width * itemsize(self.dtype)
+        """Bytes."""
+        return self.lead * self.width * itemsize(self.dtype)
+
+    def leading(self, at: Affine, size: int) -> _Array:
+        """``size`` of the leading dim from ``at`` on."""
+        step = self.length * self.width * itemsize(self.dtype)
+        return replace(self, start=self.start + at * step, lead=size)
 
     def partitions(self, which: Affine, first: Affine, partitions: int, entries: int) -> Block:
-        """``partitions`` of ``entries`` rows each, one after the other from row ``first`` of table ``which``."""
-        offset = which * (self.dims[1] * self.row) + first * self.row + self.start
+        """[partitions, lead, entries, width]: rows one after the other from row ``first`` of table ``which``."""
         size = itemsize(self.dtype)
-        atoms = (Atom(partitions, entries * self.row), Atom(entries, self.row), Atom(self.width, size))
-        return Block(self.alloc, self.dtype, offset, atoms)
+        step = self.width * size
+        atoms = (Atom(partitions, entries * step), Atom(self.lead, self.length * step), Atom(entries, step))
+        return Block(
+            self.alloc, self.dtype, which * self.pitch + first * step + self.start, (*atoms, Atom(self.width, size))
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,26 +78,49 @@ class _Part:
     groups: int
     first: Affine
     count: int
+    copies: int = 1
+    """How often each lies on chip, side by side."""
 
     def of(self, group: int) -> _Part:
-        """That of one table."""
-        return replace(self, table=self.table + group, groups=1)
+        """That of one table, once."""
+        return replace(self, table=self.table + group, groups=1, copies=1)
 
 
-def _array(context: Context, value: hlo.SSAValue, stored: bool = False) -> _Array:
-    """``stored``: in a buffer in any case."""
+def _array(context: Context, value: hlo.SSAValue, axis: int = 1) -> _Array:
+    """``axis``: the dim of rows, or of entries."""
     shape = hlo.shape_of(value)
-    splat = None if stored else context.splat(value)
+    dims = (shape.dims[0], prod(shape.dims[1:axis]), shape.dims[axis], prod(shape.dims[axis + 1 :]))
+    splat = context.splat(value)
     if splat is not None:
-        return _Array(Alloc(Space.HBM, 0, 0), shape.dtype, Affine(), shape.dims[:2], prod(shape.dims[2:]), splat)
+        return _Array(Alloc(Space.HBM, 0, 0), shape.dtype, Affine(), *dims, 0, splat)
     view = context.dense(value)
-    return _Array(view.alloc, view.dtype, view.start, shape.dims[:2], prod(shape.dims[2:]))
+    return _Array(view.alloc, view.dtype, view.start, *dims, prod(dims[1:]) * itemsize(shape.dtype))
+
+
+def _numbers(context: Context, value: hlo.SSAValue) -> _Array:
+    """Lists of indices [G, N], of which there may be one for all tables."""
+    count, entries = hlo.shape_of(value).dims
+    view = _repeated(context.hbm(value)) if context.splat(value) is None else None
+    view = view or context.dense(value)
+    pitch = view.dims[0][0].stride if view.dims[0] else 0
+    return _Array(view.alloc, view.dtype, view.start, count, 1, entries, 1, pitch)
+
+
+def _repeated(view: View) -> View | None:
+    """``view`` where it has the same dense list for all tables."""
+    tables, entries = (coalesce(atoms) for atoms in view.dims)
+    same = all(atom.stride == 0 for atom in tables)
+    dense = not entries or (len(entries) == 1 and entries[0].stride == itemsize(view.dtype))
+    return replace(view, dims=(tables, entries)) if same and dense else None
 
 
 def gather(context: Context, op: hlo.GatherOp) -> None:
-    """The result [G, N, W] in HBM."""
+    """The result in HBM: [G, N, A, B], [G, A, N, B] or [G, A, B, N]."""
     context.homes[op.result] = [context.new_hbm(op.result)]
-    _Walk(context, _array(context, op.lhs), _array(context, op.rhs, True), _array(context, op.result), "").emit()
+    axis = next(dim for dim in (1, 2, 3) if dim not in op.dims.data.offset_dims)
+    rows = _array(context, op.result, axis)
+    shares = Costs(context.timing).shares(gathered(op))
+    _Walk(context, _array(context, op.lhs, 2), _numbers(context, op.rhs), rows, "", shares).emit()
 
 
 def scatter(context: Context, op: hlo.ScatterOp) -> None:
@@ -93,7 +128,7 @@ def scatter(context: Context, op: hlo.ScatterOp) -> None:
     operand, indices, updates = op.args
     context.homes[op.result] = [context.new_hbm(op.result)]
     kind = context.combiners.get(op.to_apply.data[0], "assign")
-    walk = _Walk(context, _array(context, operand), _array(context, indices, True), _array(context, updates), kind)
+    walk = _Walk(context, _array(context, operand), _numbers(context, indices), _array(context, updates), kind, 1)
     walk.result = _array(context, op.result)
     walk.emit()
 
@@ -101,130 +136,183 @@ def scatter(context: Context, op: hlo.ScatterOp) -> None:
 class _Walk:
     """All tables, chunk by chunk, each with its whole list."""
 
-    def __init__(self, context: Context, tables: _Array, numbers: _Array, rows: _Array, kind: str) -> None:
+    def __init__(self, context: Context, tables: _Array, numbers: _Array, rows: _Array, kind: str, shares: int) -> None:
         self.context, self.builder = context, context.builder
         self.tables, self.numbers, self.rows = tables, numbers, rows
         self.kind = kind
         """The combiner of a scatter; empty for a gather."""
         self.result: _Array | None = None
-        passes = -(-tables.dims[0] // GROUPS)
+        self.shares = shares
+        """Processors that have the same table and divide its list."""
+        passes = -(-tables.count * shares // GROUPS)
         gap = context.builder.sbuf.largest_gap()
         sizes = self.builder.sizes
-        room = min(sizes.sbuf_share(TABLE_SHARE), max(gap - sizes.sbuf_share(REST_SHARE), gap // 2))
-        whole = -(-tables.dims[1] // LANES) * tables.row
+        rest = sizes.sbuf_share(REST_SHARE)
+        stage_bytes = min(sizes.sbuf_share(STAGE_SHARE), gap // 4)
+        if tables.lead > 1:
+            rest += stage_bytes
+        room = min(sizes.sbuf_share(TABLE_SHARE), max(gap - rest, gap // 2))
+        whole = -(-tables.length // LANES) * tables.row
         self.pool = TilePool(context.builder, "tables", 2 if passes > 1 and 2 * whole <= room else 1)
-        self.most = max(tables.row, room // self.pool.buffers)
-        """Bytes a partition of one table."""
+        self.most = max(1, room // self.pool.buffers // tables.row)
+        """Rows a partition of one table."""
+        step = tables.width * itemsize(tables.dtype)
+        if tables.lead > 1:
+            self.most = min(self.most, max(1, stage_bytes // step))
+        slots = -(-tables.length // (LANES * -(-tables.length // (LANES * self.most))))
+        self.stages = TilePool(context.builder, "stages", 2 if 2 * slots * step <= stage_bytes else 1)
+        """Of tables, as they lie in HBM."""
+        self.stage_bytes = stage_bytes // self.stages.buffers
         self.lists = TilePool(context.builder, "lists", 2)
-        self.shared = not kind and tables.dims[0] == 1
-        """Whether all groups have the same table and divide its list."""
 
     def emit(self) -> None:
-        for first, passes, groups in self.builder.tiles(self.tables.dims[0], GROUPS):
+        for first, passes, groups in self.builder.tiles(self.tables.count, GROUPS // self.shares):
             with self.builder.loop(passes) as index:
-                self._chunks(index * groups + first, GROUPS if self.shared else groups)
-        self.pool.free()
-        self.lists.free()
+                self._chunks(index * groups + first, groups)
+        for pool in (self.pool, self.stages, self.lists):
+            pool.free()
+
+    def _partitions(self, groups: int) -> int:
+        """Those of ``groups`` tables."""
+        return LANES * self.shares * groups
 
     def _chunks(self, table: Affine, groups: int) -> None:
-        height, row = self.tables.dims[1], self.tables.row
-        slots = max(1, self.most // row)
-        count = -(-height // (LANES * slots))
+        height = self.tables.length
+        count = -(-height // (LANES * self.most))
         slots = -(-height // (LANES * count))
         size = min(height, LANES * slots)
-        base = None
+        base, partitions = None, self._partitions(groups)
         if height > size:
             # the large tile first: what lies in the middle of the free bytes would leave no room for it
-            self.pool.give_back(self.pool.tile([slots, self.tables.width], self.tables.dtype, LANES * groups))
-            base = self.pool.tile([1], "s32", LANES * groups)
+            self.pool.give_back(self._table(slots, partitions))
+            base = self.pool.tile([1], "s32", partitions)
             self.builder.emit("memset", Stream.GPSIMD, [base], [], imm=[0])
-        self._chunk(_Part(table, groups, Affine(), size), slots, base, True)
+        self._chunk(_Part(table, groups, Affine(), size, self.shares), slots, base, True)
         for first, chunks, rows in self.builder.tiles(height - size, size):
             with self.builder.loop(chunks) as index:
                 assert base is not None, "there is a second chunk"
                 self.builder.emit("int_tensor_tensor", Stream.GPSIMD, [base], [base], ["add"], [size])
-                self._chunk(_Part(table, groups, index * rows + (first + size), rows), slots, base, False)
+                part = _Part(table, groups, index * rows + (first + size), rows, self.shares)
+                self._chunk(part, slots, base, False)
         if base is not None:
             self.pool.give_back(base)
+
+    def _table(self, slots: int, partitions: int) -> Block:
+        return self.pool.tile([slots, self.tables.lead * self.tables.width], self.tables.dtype, partitions)
 
     def _chunk(self, part: _Part, room: int, base: Block | None, fresh: bool) -> None:
         """Rows of the tables, in a tile for ``room`` of them a partition; the first ones: ``fresh``."""
         slots = -(-part.count // LANES)
-        whole = self.pool.tile([room, self.tables.width], self.tables.dtype, LANES * part.groups)
+        whole = self._table(room, self._partitions(part.groups))
         tile = whole.index(1, Affine(), slots)
-        if part.count % slots or part.count < LANES * slots or self.tables.splat is not None:
-            self.builder.memset(tile.flat(), 0 if self.tables.splat is None else self.tables.splat)
-        if self.tables.splat is None:
-            self._move_tables(tile, self.tables, part, False)
-        for start, tiles, entries, size in self._list_tiles(part.groups):
+        self._load(tile, self.tables, part)
+        for start, tiles, entries, size in self._list_tiles():
             with self.builder.loop(tiles) as index:
-                self._tile(tile, replace(part, first=index * size + start, count=size), entries, base, fresh)
+                entry = _Part(part.table, part.groups, index * size + start, size)
+                self._tile(tile, entry, entries, base, fresh)
         if self.result is not None:
-            self._move_tables(tile, self.result, part, True)
+            self._store(tile, self.result, part)
         self.pool.give_back(whole)
 
-    def _list_tiles(self, groups: int) -> list[tuple[int, int, int, int]]:
+    def _list_tiles(self) -> list[tuple[int, int, int, int]]:
         """(start, count, entries a partition, entries) of the tiles of a list."""
-        partitions = LANES * groups if self.shared else LANES
-        most = max(1, min(MAX_LIST, self.builder.sizes.sbuf_share(LIST_SHARE) // self.rows.row))
-        pieces = self.builder.tiles(self.numbers.dims[1], partitions * most)
+        partitions = self._partitions(1)
+        pieces = self.builder.tiles(self.numbers.length, partitions * list_entries(self.builder.sizes, self.rows.row))
         return [(start, tiles, -(-size // partitions), size) for start, tiles, size in pieces]
 
-    def _move_tables(self, tile: Block, array: _Array, part: _Part, store: bool) -> None:
-        if not self.shared and self._is_dense(tile, array, part.count):
+    def _load(self, tile: Block, array: _Array, part: _Part) -> None:
+        """``tile`` [slots, elements of a row] of tables or lists."""
+        slots, partitions = tile.dims[1].size, tile.dims[0].size
+        if array.splat is not None:
+            self.builder.memset(tile.flat(), array.splat)
+            return
+        partial = part.count * part.groups * part.copies < slots * partitions
+        if array.lead == 1:
+            if partial:
+                self.builder.memset(tile.flat(), 0)
+            for outside, inside in self._parts(tile, array):
+                self._transfer(inside, outside, part, False)
+            return
+        pool = self._pool(array)
+        for outside, inside in self._parts(tile, array):
+            stage = pool.tile([outside.lead, slots, array.width], array.dtype, partitions)
+            if partial:
+                self.builder.memset(stage.flat(), 0)
+            self._transfer(stage, outside, part, False)
+            self._bits(inside, stage)
+            pool.give_back(stage)
+
+    def _store(self, tile: Block, array: _Array, part: _Part) -> None:
+        """``tile`` to tables or lists."""
+        pool = self._pool(array)
+        for outside, inside in self._parts(tile, array):
+            stage = inside
+            if array.lead > 1:
+                stage = pool.tile([outside.lead, tile.dims[1].size, array.width], array.dtype, tile.dims[0].size)
+                self._bits(stage, inside)
+            self._transfer(stage, outside, part, True)
+            if array.lead > 1:
+                pool.give_back(stage, stored=True)
+
+    def _pool(self, array: _Array) -> TilePool:
+        """Of what is moved at once."""
+        return self.lists if array is self.rows else self.stages
+
+    def _parts(self, tile: Block, array: _Array) -> Iterator[tuple[_Array, Block]]:
+        """Parts of the leading dim that are moved at once, in HBM and in ``tile``: [lead, slots, width]."""
+        slots, size = tile.dims[1].size, itemsize(array.dtype)
+        step = array.width * size
+        rows = (Atom(slots, array.lead * step), Atom(array.width, size))
+        most = array.lead if array is self.rows else max(1, min(array.lead, self.stage_bytes // (slots * step)))
+        for first, count, several in self.builder.tiles(array.lead, most):
+            with self.builder.loop(count) as index:
+                at = index * several + first
+                yield array.leading(at, several), tile.moved(at * step).of((tile.dims[0], Atom(several, step), *rows))
+
+    def _bits(self, target: Block, source: Block) -> None:
+        if target.dtype in COMPUTED:  # which engines have not
+            target, source = replace(target, dtype="u8"), replace(source, dtype="u8")
+        emit_over(self.builder, "tensor_copy", Stream.VECTOR, [target], [source])
+
+    def _transfer(self, tile: Block, array: _Array, part: _Part, store: bool) -> None:
+        """``tile`` [lead, slots, width] from tables or lists, or to them."""
+        slots, copies = tile.dims[2].size, part.copies
+        lanes = tile.dims[0].size // (part.groups * copies)
+        follows = array.pitch == part.count * array.row and part.count == slots * lanes
+        if copies == 1 and array.lead == 1 and follows:  # upon each other in memory as on the partitions
             self._move(tile, array, part, 0, store)
             return
-        for group in range(part.groups):
-            self._move(tile, array, part.of(0 if self.shared else group), group * LANES, store)
-
-    def _move_lists(self, tile: Block, array: _Array, part: _Part, store: bool) -> None:
-        if self.shared or self._is_dense(tile, array, part.count):
-            self._move(tile, array, part.of(0) if self.shared else part, 0, store)
-            return
-        for group in range(part.groups):
-            self._move(tile, array, part.of(group), group * LANES, store)
-
-    def _is_dense(self, tile: Block, array: _Array, rows: int) -> bool:
-        """Whether the tables or lists of neighbouring groups follow upon each other in memory as on the partitions."""
-        return rows == array.dims[1] == LANES * tile.dims[1].size
+        for group in range(part.groups * copies):
+            self._move(tile, array, part.of(group // copies), group * lanes, store)
 
     def _move(self, tile: Block, array: _Array, part: _Part, partition: int, store: bool) -> None:
         """Rows that follow upon each other in memory: to or from partitions ``partition`` and on."""
-        slots = tile.dims[1].size
-        full, rest = divmod(part.groups * part.count, slots)
-        for start, partitions, entries in ((0, full, slots), (full, 1, rest)):
+        _, lead, slots, width = tile.dims
+        full, rest = divmod(part.groups * part.count, slots.size)
+        for start, partitions, entries in ((0, full, slots.size), (full, 1, rest)):
             if not partitions or not entries:
                 continue
-            outside = array.partitions(part.table, part.first + start * slots, partitions, entries)
-            inside = Block(
-                tile.alloc,
-                tile.dtype,
-                tile.offset,
-                (Atom(partitions, 1, True), Atom(entries, tile.dims[1].stride), tile.dims[2]),
-                partition + start,
-            )
+            outside = array.partitions(part.table, part.first + start * slots.size, partitions, entries)
+            atoms = (Atom(partitions, 1, True), lead, Atom(entries, slots.stride), width)
+            inside = Block(tile.alloc, tile.dtype, tile.offset, atoms, partition + start)
             ends = (outside, inside) if store else (inside, outside)
             copy(self.builder, *ends, Stream.DMA_STORE if store else Stream.DMA_LOAD)
 
     def _tile(self, tile: Block, part: _Part, entries: int, base: Block | None, fresh: bool) -> None:
-        """Some entries of each list (of the one list, when it is shared), ``entries`` a partition."""
-        builder, partitions = self.builder, LANES * part.groups
+        """Some entries of each list, ``entries`` a partition."""
+        builder, partitions = self.builder, self._partitions(part.groups)
         numbers = self.lists.tile([entries, 1], self.numbers.dtype, partitions)
-        rows = self.lists.tile([entries, self.rows.width], self.rows.dtype, partitions)
-        partial = part.count < entries * (partitions if self.shared else LANES)
+        rows = self.lists.tile([entries, self.rows.lead * self.rows.width], self.rows.dtype, partitions)
         keep = not self.kind and not fresh
-        if partial:
+        if part.count < entries * self._partitions(1):
             builder.emit("memset", Stream.GPSIMD, [numbers.flat()], [], imm=[-1])
-            if keep or (self.kind and self.rows.splat is None):
-                self.builder.memset(rows.flat(), 0)
-        self._move_lists(numbers, self.numbers, part, False)
-        if self.rows.splat is not None and self.kind:
-            self.builder.memset(rows.flat(), self.rows.splat)
-        elif self.kind or keep:
-            self._move_lists(rows, self.rows, part, False)
+        for outside, inside in self._parts(numbers, self.numbers):
+            self._transfer(inside, outside, part, False)
+        if self.kind or keep:
+            self._load(rows, self.rows, part)
         index = numbers.select([0, 1])
         if not self.kind:
-            for bound, limit in (("maximum", 0), ("minimum", self.tables.dims[1] - 1)):
+            for bound, limit in (("maximum", 0), ("minimum", self.tables.length - 1)):
                 builder.emit("int_tensor_tensor", Stream.GPSIMD, [index], [index], [bound], [limit])
         if base is not None:
             spread = Block(base.alloc, base.dtype, base.offset, (base.dims[0], Atom(entries, 0)))
@@ -233,6 +321,6 @@ class _Walk:
             builder.emit("group_scatter", Stream.GPSIMD, [tile], [rows, index], [self.kind])
         else:
             builder.emit("group_gather", Stream.GPSIMD, [rows], [tile, index], flags=["keep"] if keep else [])
-            self._move_lists(rows, self.rows, part, True)
+            self._store(rows, self.rows, part)
         self.lists.give_back(numbers)
         self.lists.give_back(rows)

@@ -8,22 +8,21 @@ from __future__ import annotations
 
 from math import ceil
 
-from neuronx_cc.ir.isa.indexing import LANES as GROUP_PARTITIONS
+from neuronx_cc.ir.isa.indexing import LANES
 from neuronx_cc.ir.isa.limits import PARTITIONS
 from neuronx_cc.ir.isa.program import Stream
 from neuronx_cc.ir.isa.timing import Timing
 from neuronx_cc.passes.expansions.build import Build
+from neuronx_cc.passes.indexing.tables import GROUPS, TABLE_SHARE, Tables, gather_ns
 
-GROUPS = PARTITIONS // GROUP_PARTITIONS
-"""GpSimd processors."""
-TABLE_SHARE = (25, 44)
-"""Of SBUF: what tables can usually take."""
 ROW_SHARE = (1, 44)
 """Of a partition of SBUF: the longest row that a group moves."""
 COMPARED = 5
 """Passes of Vector over what is compared: a comparison, a selection of two streams, a fold."""
 MOVING, GROUPED, COMPARING, COUNTING, SUMMING = 3, 5, 4, 7, 14
 """Transfers that follow one another in each form, besides those that hide behind work."""
+STACKING = 3
+"""The same to make the numbers of a stack."""
 VISIT = 2
 """The same for the tables of all processors."""
 
@@ -42,7 +41,7 @@ class Costs:
         machine, sizes = timing.machine, timing.sizes
         self.row_bytes = sizes.sbuf_share(ROW_SHARE)
         """Of the longest row that a group moves."""
-        self.table_bytes = GROUP_PARTITIONS * sizes.sbuf_share(TABLE_SHARE)
+        self.table_bytes = LANES * sizes.sbuf_share(TABLE_SHARE)
         """What a group's table can usually take."""
         self._descriptor = float(machine["dma.swdge_descriptor_ns"])
         self._rate, self._run, self._transfer = timing.dma_rate, timing.run_ns, timing.transfer_latency
@@ -61,6 +60,28 @@ class Costs:
     def copies(groups: int) -> int:
         """How many processors share one table's list."""
         return max(1, GROUPS // groups)
+
+    def shares(self, tables: Tables) -> int:
+        """How many processors have the same table and divide its list, where that takes least time."""
+        choices = range(1, self.copies(tables.count) + 1)
+        return min(choices, key=lambda shares: gather_ns(self.timing, tables, shares))
+
+    def side(self, t: Tables) -> int:
+        """How many tables lie one upon the other as one, where their rows and lists do so in HBM."""
+        most = min(t.count // GROUPS, self.table_bytes // max(1, t.height * t.row))
+        if t.before > 1 or t.lead > 1 or most < 1:
+            return 1
+        return min((side for side in range(1, most + 1) if t.count % side == 0), key=lambda side: self._stack(t, side))
+
+    def _stack(self, t: Tables, side: int) -> float:
+        # the numbers of each become those of a stack, list by list
+        numbers = STACKING * self._transfer + 2 * t.count * self._run if side > 1 else 0.0
+        stack = t.stack(side)
+        return numbers + gather_ns(self.timing, stack, self.shares(stack))
+
+    def gathered(self, t: Tables) -> float:
+        """A gather from ``t``, of which some may lie one upon the other."""
+        return self._stack(t, self.side(t))
 
     def chunks(self, table_rows: int, row_bytes: int) -> int:
         """Parts of a table that are on chip one after the other."""

@@ -1,7 +1,8 @@
 """Brings a gather into one of the forms that code generation has.
 
 * rows: operand [R, W], indices [N], slices [k, W]: the result [N, k, W] is made by DMA, one descriptor a slice;
-* groups: operand [G, R, W], indices [G, N], slices [1, 1, W], batched: rows [G, N, W] from tables on chip;
+* groups: operand [G, A, R, B], indices [G, N], slices [1, A, 1, B], batched: rows of A x B elements from tables on
+  chip, with any leading ones of the dims A and B ahead of the entries in the result;
 * comparisons: a few elements of each table are selected among all of it, see ``indexing.compare``;
 * a single window is a dynamic-slice.
 
@@ -14,11 +15,12 @@ from __future__ import annotations
 from math import prod
 
 from neuronx_cc.ir import hlo
-from neuronx_cc.ir.hlo.editing import defining_op
+from neuronx_cc.ir.hlo.editing import defining_op, erase, replace
 from neuronx_cc.ir.types import itemsize
 from neuronx_cc.passes.expansions.build import Build
 from neuronx_cc.passes.indexing import compare as indexing_compare
-from neuronx_cc.passes.indexing.costs import GROUPS, Costs, costs_of
+from neuronx_cc.passes.indexing.costs import costs_of
+from neuronx_cc.passes.indexing.gather_plan import Asked, Plan, choose, inner_labels, result_labels
 from neuronx_cc.passes.indexing.rows import (
     Label,
     Windows,
@@ -27,8 +29,9 @@ from neuronx_cc.passes.indexing.rows import (
     clamped,
     counting_axis,
     gather_rows,
-    gather_tables,
+    gather_turned,
     row_numbers,
+    table_labels,
     vectors,
     weights,
     whole_labels,
@@ -37,8 +40,42 @@ from neuronx_cc.passes.indexing.rows import (
 Value = hlo.SSAValue
 
 
-def canonical_gather(b: Build, op: hlo.GatherOp, exact: bool) -> Value:
-    """The value that replaces ``op``, made above it. ``exact``: FP32 values stay what they are."""
+def canonical_gather(b: Build, op: hlo.GatherOp, exact: bool) -> None:
+    """Replace ``op``, or the transpose that alone reads it. ``exact``: FP32 values stay what they are."""
+    *between, last = _turned(op)
+    replace(last, b.reshape(_gathered(b, op, exact, bool(between)), last.shape.dims))
+    for each in reversed(between):
+        erase(each)
+
+
+def _turned(op: hlo.GatherOp) -> list[hlo.HloOp]:
+    """``op``, reshapes of its result, and a transpose of that which puts all dims of windows ahead; else ``op``."""
+    dims = op.shape.dims
+    offset = op.dims.data.offset_dims
+    batches = len(dims) - len(offset)
+    if not offset or offset[0] != batches:
+        return [op]
+    chain: list[hlo.HloOp] = [op]
+    while (user := _only_user(chain[-1])) is not None:
+        chain.append(user)
+        if isinstance(user, hlo.TransposeOp):
+            order, rank = user.dimensions.data, user.shape.rank
+            counts = [prod(hlo.shape_of(user.operands[0]).dims[:axis]) for axis in range(rank)]
+            ahead = next((axis for axis in range(rank) if counts[axis] == prod(dims[:batches])), 0)
+            return chain if order == (*range(ahead, rank), *range(ahead)) and ahead else [op]
+        if not isinstance(user, hlo.ReshapeOp):
+            return [op]
+    return [op]
+
+
+def _only_user(op: hlo.HloOp) -> hlo.HloOp | None:
+    users = {use.operation for use in op.results[0].uses}
+    user = users.pop() if len(users) == 1 else None
+    return user if isinstance(user, hlo.HloOp) and user.parent is op.parent else None
+
+
+def _gathered(b: Build, op: hlo.GatherOp, exact: bool, ahead: bool) -> Value:
+    """The result of ``op``, made above it. ``ahead``: with the dims of windows ahead of others, in their order."""
     if op.shape.size == 0:
         return b.number(0, op.shape.dtype, op.shape.dims)
     operand, windows = _windows(b, op)
@@ -46,14 +83,18 @@ def canonical_gather(b: Build, op: hlo.GatherOp, exact: bool) -> Value:
     gone = {*dims.collapsed_slice_dims, *dims.operand_batching_dims}
     kept = [axis for axis in range(len(windows.dims)) if axis not in gone]
     wanted = whole_labels(op.shape.rank, dims.offset_dims, kept)
+    if ahead:
+        wanted.sort(key=lambda label: label[0] == "batch")
     if not windows.reached:
         return _repeated(b, operand, windows, wanted)
     if windows.count == 1:
-        return b.reshape(_one(b, operand, windows), op.shape.dims)
-    form, tables = _plan(costs_of(b), windows, op.shape.dtype, defining_op(operand) is not None, exact)
-    if form in ("rows", "transposed"):
-        return _rows(b, operand, windows, wanted, form == "transposed")
-    return _tables(b, operand, windows, tables, wanted, form == "compare")
+        return b.reshape(_one(b, operand, windows), [windows.size(label) for label in wanted])
+    dtype = op.shape.dtype
+    asked = Asked(windows, wanted, dtype, itemsize(dtype), defining_op(operand) is not None, exact)
+    plan = choose(costs_of(b), asked)
+    if plan.form in ("rows", "transposed"):
+        return _rows(b, operand, windows, wanted, plan.form == "transposed")
+    return _tables(b, operand, windows, plan, wanted)
 
 
 def _windows(b: Build, op: hlo.GatherOp) -> tuple[Value, Windows]:
@@ -102,66 +143,36 @@ def _one(b: Build, operand: Value, windows: Windows) -> Value:
     return b.dynamic_slice(operand, starts, windows.sizes)
 
 
-def _plan(costs: Costs, windows: Windows, dtype: str, made: bool, exact: bool) -> tuple[str, list[int]]:
-    """The form that is estimated to take least time, and the operand dims that count its tables.
-
-    ``made``: the operand is a result, which rows and groups read from HBM, while comparisons may take it from the chip.
-    """
-    width = itemsize(dtype)
-    row = width * prod(windows.dims[dim] for dim in windows.after)
-    runs = prod(windows.sizes[dim] for dim in (*windows.spread[:-1], *windows.between))
-    contiguous = row * (windows.sizes[windows.spread[-1]] if windows.spread else 1)
-    nbytes = width * prod(windows.dims)
-    choices = [(costs.rows(windows.count, contiguous, runs), "rows", list[int]())]
-    if windows.between:
-        total = contiguous * runs
-        transposed = costs.transposed(nbytes + total * windows.count) + costs.rows(windows.count, total)
-        choices.append((transposed, "transposed", []))
-    steps = windows.count * prod(windows.sizes[dim] for dim in (*windows.spread, *windows.between))
-    for tables in windows.tables:
-        count = prod(windows.dims[dim] for dim in tables)
-        height = prod(windows.dims[dim] for dim in windows.reached if dim not in tables)
-        entries = steps // count
-        if row <= costs.row_bytes and count == 1:
-            groups = costs.groups(count, height, row, entries, shared=GROUPS)
-            choices.append((groups, "groups", tables))
-        elif row <= costs.row_bytes:
-            choices.append((costs.stacks(count, height, row, entries), "groups", tables))
-        if exact:
-            compare = indexing_compare.gather_ns(costs, count, height, row, entries, dtype)
-            choices.append((compare - costs.transposed(nbytes) * made, "compare", tables))
-    _, form, tables = min(choices, key=lambda choice: choice[0])
-    return form, tables
-
-
-def _tables(b: Build, operand: Value, windows: Windows, tables: list[int], wanted: list[Label], compare: bool) -> Value:
-    """``tables``: dims that count tables, batching dims or between the indexed ones; the others are rows of one."""
+def _tables(b: Build, operand: Value, windows: Windows, plan: Plan, wanted: list[Label]) -> Value:
+    """By tables that batching dims or dims between the indexed ones count; the others are rows of one."""
+    tables, across = plan.tables, plan.across
     inside = [dim for dim in windows.reached if dim not in tables]
-    weight = weights(windows.dims, inside)
     spread = windows.spread
     _fitted(b, windows, [*inside, *spread])
-    numbers = row_numbers(b, windows, weight, spread)
+    numbers = row_numbers(b, windows, weights(windows.dims, inside), spread)
     labels: list[Label] = [("batch", axis) for axis in range(len(windows.batch))]
     labels += [("window", dim) for dim in spread]
-    outer: list[Label] = [
-        ("batch", windows.paired[dim]) if dim in windows.paired else ("window", dim) for dim in tables
-    ]
-    inner = [label for label in labels if label not in outer]
+    outer, inner = table_labels(windows, tables), inner_labels(windows, tables)
     counted = [label for label in outer if label in labels]
     transposed = arranged(b, numbers, windows, labels, [*counted, *inner])
     places = [at for at, label in enumerate([*outer, *inner]) if label in labels]
-    repeated = b.broadcast(transposed, [windows.size(label) for label in (*outer, *inner)], places)
     count, entries = prod(windows.size(label) for label in outer), prod(windows.size(label) for label in inner)
-    height, width = prod(windows.dims[dim] for dim in inside), prod(windows.dims[dim] for dim in windows.after)
-    order = [*tables, *inside, *windows.after]
-    table = b.reshape(b.transpose(operand, order), (count, height, width))
-    numbers = b.reshape(repeated, (count, entries))
-    if compare:
-        found = indexing_compare.gather(b, table, clamped(b, numbers, height - 1))
+    if across == 1:
+        repeated = b.broadcast(transposed, [windows.size(label) for label in (*outer, *inner)], places)
     else:
-        found = gather_tables(b, table, numbers)
-    row: list[Label] = [("window", dim) for dim in windows.after]
-    return arranged(b, found, windows, [*outer, *inner, *row], wanted)
+        apart = prod(windows.size(label) for label in counted)
+        each = b.reshape(transposed, (apart, entries))
+        repeated = b.broadcast(each, (apart, count // apart // across, entries), (0, 2))
+    numbers = b.reshape(repeated, (count // across, entries))
+    height, width = prod(windows.dims[dim] for dim in inside), prod(windows.dims[dim] for dim in windows.after)
+    table = b.transpose(operand, [*tables, *inside, *windows.after])
+    if plan.form == "compare":
+        found = indexing_compare.gather(b, b.reshape(table, (count, height, width)), clamped(b, numbers, height - 1))
+    else:
+        found = gather_turned(b, b.reshape(table, (count // across, across, height, width)), numbers, plan.lead)
+    made = result_labels(windows, tables, across, plan.lead)
+    assert made is not None, "the plan's form is one"
+    return arranged(b, found, windows, made, wanted)
 
 
 def _rows(b: Build, operand: Value, windows: Windows, wanted: list[Label], transposed: bool) -> Value:

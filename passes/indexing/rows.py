@@ -20,6 +20,7 @@ from neuronx_cc.passes.analysis.intervals import type_range
 from neuronx_cc.passes.analysis.values import splat_number
 from neuronx_cc.passes.expansions.build import Build
 from neuronx_cc.passes.indexing.costs import costs_of
+from neuronx_cc.passes.indexing.tables import Tables
 
 Value = hlo.SSAValue
 Label: TypeAlias = tuple[str, int]
@@ -71,6 +72,10 @@ class Windows:
         """Choices of operand dims that count tables: all that can, or none, so that the batches share one table."""
         apart = sorted([*self.paired, *self.between])
         return [apart, []] if self.paired and not self.between else [apart]
+
+    def elements(self, tables: Sequence[int]) -> int:
+        """Of the dims among ``tables`` that share their lists."""
+        return prod(self.dims[dim] for dim in tables if dim not in self.paired)
 
     def size(self, label: Label) -> int:
         return self.batch[label[1]] if label[0] == "batch" else self.sizes[label[1]]
@@ -223,13 +228,30 @@ def gather_tables(b: Build, tables: Value, numbers: Value) -> Value:
     """Rows ``numbers`` [G, N], clamped, of ``tables`` [G, R, W]: [G, N, W]."""
     count, height, width = hlo.shape_of(tables).dims
     entries = hlo.shape_of(numbers).dims[1]
-    side = costs_of(b).stacked(count, height, width * itemsize(hlo.shape_of(tables).dtype), entries)
-    if side > 1:
-        tables = b.reshape(tables, (count // side, side * height, width))
-        numbers = stacked_numbers(b, clamped(b, numbers, height - 1), side, height)
-    dims = hlo.GatherDims((2,), (1,), (1,), 2, (0,), (0,))
-    found = _gather(b, tables, numbers, (*hlo.shape_of(numbers).dims, width), dims, (1, 1, width))
+    found = gather_turned(b, b.reshape(tables, (count, 1, height, width)), numbers, 0)
     return b.reshape(found, (count, entries, width))
+
+
+def gather_turned(b: Build, tables: Value, numbers: Value, lead: int) -> Value:
+    """Rows ``numbers`` [G, N], clamped, of ``tables`` [G, A, R, B], the first ``lead`` dims of a row ahead of them.
+
+    The result is [G, N, A, B], [G, A, N, B] or [G, A, B, N].
+    """
+    count, across, height, width = hlo.shape_of(tables).dims
+    entries = hlo.shape_of(numbers).dims[1]
+    size = itemsize(hlo.shape_of(tables).dtype)
+    row, leading = (across, width), (1, across, across * width)[lead]
+    problem = Tables(count, across, height, width, entries, leading, size)
+    side = costs_of(b).side(problem)
+    if side > 1:
+        tables = b.reshape(tables, (count // side, 1, side * height, width))
+        numbers = stacked_numbers(b, clamped(b, numbers, height - 1), side, height)
+    groups, listed = hlo.shape_of(numbers).dims
+    shape = (groups, *row[:lead], listed, *row[lead:])
+    offset = tuple(dim for dim in (1, 2, 3) if dim != lead + 1)
+    dims = hlo.GatherDims(offset, (2,), (2,), 2, (0,), (0,))
+    found = _gather(b, tables, numbers, shape, dims, (1, across, 1, width))
+    return b.reshape(found, (count, *row[:lead], entries, *row[lead:]))
 
 
 def stacked_numbers(b: Build, numbers: Value, side: int, height: int) -> Value:

@@ -12,9 +12,10 @@ from neuronx_cc.ir import hlo
 from neuronx_cc.ir.types import FLOATS, itemsize
 from neuronx_cc.passes.analysis.values import identity_of, splat_number
 from neuronx_cc.passes.expansions.build import Build
-from neuronx_cc.passes.indexing.costs import GROUPS, Costs, costs_of
+from neuronx_cc.passes.indexing.costs import Costs, costs_of
 from neuronx_cc.passes.indexing.rows import gather_tables, stacked_numbers
 from neuronx_cc.passes.indexing.scatter_sums import sums_where_finite
+from neuronx_cc.passes.indexing.tables import GROUPS
 
 Value = hlo.SSAValue
 _COUNTED = ("f32", "s32", "u32")

@@ -24,7 +24,7 @@ from neuronx_cc.passes.analysis.values import splat_number
 from neuronx_cc.passes.expansions.bodies import apply_body, is_elementwise
 from neuronx_cc.passes.expansions.build import Build
 from neuronx_cc.passes.indexing import compare as indexing_compare
-from neuronx_cc.passes.indexing.costs import GROUPS, costs_of
+from neuronx_cc.passes.indexing.costs import costs_of
 from neuronx_cc.passes.indexing.rows import (
     Label,
     Windows,
@@ -36,6 +36,7 @@ from neuronx_cc.passes.indexing.rows import (
     weights,
 )
 from neuronx_cc.passes.indexing.scatter_forms import form, inside, scatter_tables, tables_ns
+from neuronx_cc.passes.indexing.tables import GROUPS
 
 Value = hlo.SSAValue
 PAIRS = 512

@@ -103,7 +103,7 @@ def test_search_sorted(random: np.random.Generator) -> None:
     check_function(lambda x, at: jnp.searchsorted(x, at, method="scan_unrolled"), x, at)
 
 
-def test_features_between_indexed_dims_are_one_row(random: np.random.Generator) -> None:
+def test_features_between_indexed_dims_share_an_index(random: np.random.Generator) -> None:
     """Pixels of images features first, as deformable sampling takes them: an index a pixel, not one an element."""
     images = random.standard_normal((2, 48, 20, 20)).astype(np.float32)
     y, x = (random.integers(-3, 24, (2, 700)).astype(np.int32) for _ in range(2))
@@ -112,5 +112,5 @@ def test_features_between_indexed_dims_are_one_row(random: np.random.Generator) 
     module = parse_text(text)
     run_passes(module, pipelines.pass_names(pipelines.DEFAULT_PIPELINE), PassContext(PassOptions(auto_cast="none")))
     ops = [op for block in module.computations() for op in ops_of(block.block) if isinstance(op, hlo.GatherOp)]
-    assert [op.shape.dims for op in ops] == [(1400, 1, 48)]
+    assert [op.shape.dims for op in ops] == [(16, 6, 700, 1)]
     check_text(text, images, y, x)
