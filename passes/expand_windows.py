@@ -3,6 +3,8 @@
 Input: an inlined module. Output: every ``reduce-window`` left has one operand and a one-operator computation, no base
 dilation, and is either a running fold along the last dim or folds no dim from end to end.
 
+* Windows are no larger than what they hold of the array (average pooling over more than an image, as EfficientNet of
+  transformers has).
 * Running folds (cumulative sums and the like) are brought to the last dim.
 * A window over a whole dim is a ``reduce``.
 * Computations of their own are applied to whole arrays: shifted slices are combined in order, by doubling where windows
@@ -20,7 +22,7 @@ from neuronx_cc.ir.hlo import HloModule, PadDim, WindowDim
 from neuronx_cc.ir.hlo.editing import defining_op, insert_constant, ops_of
 from neuronx_cc.ir.types import FLOATS, NUMPY_DTYPE
 from neuronx_cc.passes.analysis.values import computation_kind, identity_of, splat_number
-from neuronx_cc.passes.analysis.windows import PLAIN, is_running, windowed
+from neuronx_cc.passes.analysis.windows import PLAIN, is_running, trimmed, windowed
 from neuronx_cc.passes.expansions import log_sum_exp, scans
 from neuronx_cc.passes.expansions.bodies import apply_body
 from neuronx_cc.passes.expansions.build import Build, Value, replace_results
@@ -39,6 +41,8 @@ def run(module: HloModule, context: PassContext) -> None:
         for op in list(ops_of(computation.block)):  # the elements after an op are erased with it
             if not isinstance(op, hlo.ReduceWindowOp):
                 continue
+            window = map(trimmed, op.window.data, hlo.shape_of(op.operands[0]).dims)
+            op.properties["window"] = hlo.WindowAttr(tuple(window))
             kind = computation_kind(module.computation(op.to_apply.data[0])) if len(op.operands) == 2 else ""
             results = [_Known(module, op, kind).result()] if kind else own_windows(module, op)
             if results[0] is not op.results[0]:

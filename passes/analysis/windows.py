@@ -1,7 +1,7 @@
 """Questions about windows that passes and code generation share."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import HloModule, WindowDim
@@ -20,6 +20,19 @@ def is_running(dim: WindowDim, size: int) -> bool:
     """Whether the window holds all of the ``size`` elements up to each one, or from each one on."""
     n = size - 1
     return n > 0 and dim in (WindowDim(size, pad_low=n), WindowDim(size, pad_high=n))
+
+
+def trimmed(dim: WindowDim, size: int) -> WindowDim:
+    """``dim``, over ``size`` elements, without places that lie in the padding for all windows."""
+    gap, extent = dim.rhs_dilation, (size - 1) * dim.lhs_dilation + 1
+    last = extent + dim.pad_low + dim.pad_high - (dim.size - 1) * gap - 1
+    if size == 0 or last < 0:
+        return dim
+    front = min(max(-(-(dim.pad_low - last // dim.stride * dim.stride) // gap), 0), dim.size - 1)
+    low = dim.pad_low - front * gap
+    back = min(max(dim.size - front - -(-(extent + low) // gap), 0), dim.size - front - 1)
+    high = dim.pad_high - back * gap
+    return replace(dim, size=dim.size - front - back, pad_low=low, pad_high=high)
 
 
 def running_axis(op: hlo.ReduceWindowOp) -> int | None:

@@ -92,6 +92,21 @@ def test_padding_and_dilation(options: tuple[Any, ...], random: np.random.Genera
     check_function(lambda x: (window(lax.add, 0, *options)(x), window(lax.min, np.inf, *options)(x)), x)
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_windows_larger_than_arrays(seed: int) -> None:
+    """Of which whole rows lie in the padding; 3,000 x 3,000 would fit no memory on chip."""
+    chance = chances.Random(seed)
+    x = normal(np.random.default_rng(seed), chance.choice((1, 2, 5)), chance.choice((1, 3, 7)))
+    size, base, gap = ([chance.choice(each) for _ in x.shape] for each in ((2, 9, 3000), (1, 1, 2), (1, 1, 3)))
+    padding = []
+    for length, taps, apart, step in zip(x.shape, size, base, gap, strict=True):
+        reach, extent = (taps - 1) * step + 1, (length - 1) * apart + 1
+        low = chance.choice((0, reach // 2, reach - 1, reach + 2))
+        padding.append((low, max(reach - extent - low, 0) + chance.choice((0, 1, 7))))
+    how = (size, (chance.choice((1, 5)), 2), padding, base, gap)
+    check_function(lambda x: (window(lax.add, 1, *how)(x), window(lax.max, -np.inf, *how)(x)), x)
+
+
 @pytest.mark.parametrize("size", [2, 5, 31, 100])
 def test_partitions_and_tiles(size: int, random: np.random.Generator) -> None:
     """More blocks than partitions, loops of tiles, a rest."""
