@@ -8,7 +8,7 @@ const i64 MAX_ELEMENTS = i64(1) << 40;
 
 bool is_float_step(Step step) { return (step >= ADD && step <= LESS) || (step >= ABS && step <= TRUNCATE && step != NOT); }
 bool is_integer_step(Step step) {
-    return (step >= ADD && step <= MULTIPLY_HIGH) || step == ABS || step == SIGN || step == POPCOUNT || step == LEADING_ZEROS;
+    return (step >= ADD && step <= ROTATE_LEFT) || step == ABS || step == SIGN || step == POPCOUNT || step == LEADING_ZEROS;
 }
 bool is_bit_step(Step step) { return (step >= AND && step <= SHIFT_RIGHT_ARITHMETIC) || step == NOT; }
 

@@ -27,6 +27,7 @@ struct Context {
 bool execute(Context& context, Item& item);
 
 // Carries out several items from `at` on together, if that is worth it, and returns how many: transposes that follow each
-// other, each on one thread; items that keep to their partitions, in strips.
+// other, each on one thread; products of a column with interleaved tiles; items that keep to their partitions, in strips.
 i64 transpose_together(Context& context, Code& code, i64 at);
+i64 interleave_together(Context& context, Code& code, i64 at);
 i64 strip(Context& context, Code& code, i64 at);

@@ -15,7 +15,7 @@ Tables* small_floats[16];
 
 namespace {
 
-const int ABI = 8;  // library.py has the same number: raise both when the interface changes
+const int ABI = 9;  // library.py has the same number: raise both when the interface changes
 
 #if HAVE_AVX2
 bool has_avx2() {
@@ -93,6 +93,12 @@ void close(Context& context, const Item& item) {
     repeat(context, item);
 }
 
+// Items from a LOAD on that are carried out together; 0 for none.
+i64 load_together(Context& context, Code& code, i64 at) {
+    const i64 turned = transpose_together(context, code, at);
+    return turned ? turned : interleave_together(context, code, at);
+}
+
 i64 interpret(Context& context, i64 most_nanoseconds) {
     Code& code = *context.code;
     std::vector<Open>& open = context.open;
@@ -133,8 +139,8 @@ i64 interpret(Context& context, i64 most_nanoseconds) {
             }
             if (loop.params[2] >= 0) context.counters[loop.params[2]] = inner.before + loop.params[0];
             open.pop_back();
-        } else if (const i64 turned = item.kind == LOAD ? transpose_together(context, code, at) : 0) {
-            at += turned - 1;
+        } else if (const i64 loaded = item.kind == LOAD ? load_together(context, code, at) : 0) {
+            at += loaded - 1;
         } else if (const i64 done = item.strips ? strip(context, code, at) : 0) {
             for (i64 k = 1; k < done; ++k) effort += code.items[size_t(at + k)].effort;
             at += done - 1;

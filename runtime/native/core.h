@@ -16,7 +16,8 @@ enum Kind { LOOP, END, FALLBACK, MAP, ACCUMULATE, COPY, SELECT, BITS, INTEGER, R
             GROUP_GATHER, GROUP_SCATTER, WHILE, BRANCH, ELSE, SCATTER };
 enum Step {
     ADD, SUBTRACT, DIVIDE, MULTIPLY_, MAX, MIN, EQUAL, NOT_EQUAL, GREATER_EQUAL, GREATER, LESS_EQUAL, LESS,
-    AND, OR, XOR, SHIFT_LEFT, SHIFT_RIGHT, SHIFT_RIGHT_ARITHMETIC, REMAINDER, MULTIPLY_HIGH,
+    AND, OR, XOR, SHIFT_LEFT, SHIFT_RIGHT, SHIFT_RIGHT_ARITHMETIC, REMAINDER, MULTIPLY_HIGH, POWER,
+    ROTATE_LEFT,
     FIRST_UNARY, ABS = FIRST_UNARY, NOT, SQUARE, RELU, SQRT, RSQRT, RECIPROCAL, SIGN, EXP, TANH, SIGMOID, ERF, GELU,
     GELU_TANH, SILU, NEGATE, ROUND_EVEN, SOFTPLUS, LOG, SINE, COSINE,
     TRUNCATE, POPCOUNT, LEADING_ZEROS
@@ -107,7 +108,7 @@ struct Item {
 // Memory for one thread's temporaries.
 struct Workspace {
     alignas(64) float a[BLOCK], b[BLOCK], c[BLOCK];
-    alignas(64) i64 x[BLOCK], y[BLOCK];
+    alignas(64) uint32_t x[BLOCK], y[BLOCK];
     alignas(64) float panel[128 * 64];
     alignas(64) float row[MAX_ROW];
 };
@@ -147,6 +148,8 @@ struct Kernels {
     bool (*is_identity)(const Item&, const char*, Workspace&);
     void (*pack)(Weights&, bool);
     void (*multiply)(const Item&, const Weights&, char*, const char*, i64, i64, Workspace&);
+    void (*interleaved)(const Item&, const char*, i64, const char*, i64, i64, float*);
+    void (*store_column)(const Item&, char*, const float*, i64);
     bool (*add_up)(const Item&, Weights&, char*, const char*, Workspace&);  // false: not with these operands
 };
 

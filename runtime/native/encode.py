@@ -33,7 +33,8 @@ BY_SIZE = {1: TYPES["u8"], 2: TYPES["u16"], 4: TYPES["u32"], 8: RAW8}
 
 _STEP_TEXT = (
     "add subtract divide multiply max min is_equal not_equal is_ge is_gt is_le is_lt bitwise_and bitwise_or "
-    "bitwise_xor logical_shift_left logical_shift_right shift-right-arithmetic remainder mulhi abs bitwise_not "
+    "bitwise_xor logical_shift_left logical_shift_right shift-right-arithmetic remainder mulhi power rotate-left "
+    "abs bitwise_not "
     "square relu sqrt rsqrt reciprocal sign exp tanh sigmoid erf gelu gelu_apprx_tanh silu negate "
     "round-nearest-even softplus log sine cosine truncate popcnt count-leading-zeros"
 )

@@ -177,6 +177,70 @@ i64 transpose_together(Context& context, Code& code, i64 at) {
     return 2 * count;
 }
 
+namespace {
+
+const int MOST_INTERLEAVED = 64;
+
+// Products of one column with every so many columns of a row in SBUF.
+struct Interleaved {
+    const Kernels* kernels;
+    const Item* item;
+    const char *tile, *moving;
+    i64 pitch;
+    float* total;
+};
+
+void call_interleaved(void* data, i64 first, i64 last, Workspace&) {
+    const Interleaved& job = *static_cast<Interleaved*>(data);
+    job.kernels->interleaved(*job.item, job.tile, job.pitch, job.moving, first * MAX_LANES, last * MAX_LANES, job.total);
+}
+
+// Whether a product takes one column, as FP32, from a tile whose own columns lie apart; memories do not meet.
+bool is_interleaved(const Item& load, const Item& product) {
+    if (load.kind != LOAD || product.kind != MULTIPLY || product.inside.rows * product.inside.inner != 1) return false;
+    const Operand &tile = load.operands[0], &out = product.operands[0], &moving = product.operands[1];
+    const i64 apart = load.inside.stride[0][0];
+    return tile.type == F32 && load.inside.rows == 1 && apart > 4 && apart % 4 == 0 && !product.params[1] &&
+           tile.lanes == moving.lanes && load.inside.inner == out.lanes && out.base != tile.base && out.base != moving.base;
+}
+
+}  // namespace
+
+// As `transpose_together`, products of a column with tiles that lie between each other's columns: all that is between
+// is multiplied at once, as it lies.
+i64 interleave_together(Context& context, Code& code, i64 at) {
+    char *source[MOST_INTERLEAVED][MAX_OPERANDS], *start[MOST_INTERLEAVED][MAX_OPERANDS];
+    if (at + 1 >= i64(code.items.size()) || !is_interleaved(code.items[at], code.items[at + 1])) return 0;
+    const Item &load = code.items[at], &product = code.items[at + 1];
+    const i64 apart = load.inside.stride[0][0], rows = load.inside.inner, depth = load.operands[0].lanes;
+    const char *lowest = nullptr, *highest = nullptr;
+    int count = 0;
+    for (i64 k = at; k + 1 < i64(code.items.size()) && count < MOST_INTERLEAVED; k += 2, ++count) {
+        Item &next = code.items[k], &other = code.items[k + 1];
+        if (!is_interleaved(next, other) || next.inside.inner != rows || next.inside.stride[0][0] != apart) break;
+        if (next.operands[0].lanes != depth || other.operands[1].type != product.operands[1].type) break;
+        if (!locate(context, next, source[count]) || !locate(context, other, start[count])) break;
+        const char *low = lowest && lowest < source[count][0] ? lowest : source[count][0];
+        const char *high = highest > source[count][0] ? highest : source[count][0];
+        if (start[count][1] != start[0][1] || high - low >= apart || (high - low) % 4) break;
+        lowest = low, highest = high;
+    }
+    const i64 all = (rows - 1) * (apart / 4) + (highest - lowest) / 4 + 1;
+    if (count < 2 || count * 8 < apart || all > MAX_ROW) return 0;
+    float* total = own_workspace().row;
+    Interleaved job{context.kernels, &product, lowest, start[0][1], load.operands[0].stride[0], total};
+    const i64 chunks = all / MAX_LANES, rest = chunks * MAX_LANES;
+    in_parallel(chunks, chunks / 4 + 1, call_interleaved, &job);
+    job.kernels->interleaved(product, lowest, job.pitch, job.moving, rest, all, total);
+    for (int k = 0; k < count; ++k) {
+        const Item& other = code.items[at + 2 * k + 1];
+        const float* sums = total + (source[k][0] - lowest) / 4;
+        context.kernels->store_column(other, start[k][0], sums, apart / 4);
+    }
+    set_weights(context.weights, code.items[at + 2 * count - 2], source[count - 1][0]);
+    return 2 * count;
+}
+
 bool execute(Context& context, Item& item) {
     Weights& weights = context.weights;
     if (item.writes_sbuf && weights.pending) context.kernels->settle(weights);

@@ -155,36 +155,52 @@ void columns_of(const char* tile, i64 pitch, i64 depth, const float* x, float* t
     _Pragma("GCC unroll 8") for (int v = 0; v < VECTORS_; ++v) store(total + v * LANES, sum[v]);
 }
 
+// The sums of tile[k, m] * x[k] over k, for the columns m in [first, last) of a tile as it lies.
+void column_sums(const char* tile, i64 pitch, i64 depth, const float* x, i64 first, i64 last, float* total) {
+    i64 m = first;
+    for (; m + 8 * LANES <= last; m += 8 * LANES) columns_of<8>(tile + m * 4, pitch, depth, x, total + m);
+    for (; m + 4 * LANES <= last; m += 4 * LANES) columns_of<4>(tile + m * 4, pitch, depth, x, total + m);
+    for (; m + LANES <= last; m += LANES) columns_of<1>(tile + m * 4, pitch, depth, x, total + m);
+    for (; m < last; ++m) {
+        total[m] = 0.f;
+        for (i64 k = 0; k < depth; ++k) total[m] = std::fma(get<float>(tile + k * pitch + m * 4), x[k], total[m]);
+    }
+}
+
+// The single column of a moving tile.
+void read_column(const Operand& x, const char* moving, float* values) {
+    for (i64 k = 0; k < x.lanes; ++k) read(int(x.type), values + k, moving + k * lane_pitch(x), 0, 1);
+}
+
+}  // namespace
+
+// The single column of a product from sums that are `step` elements apart.
+void store_column(const Item& item, char* out, const float* sums, i64 step) {
+    const i64 pitch = lane_pitch(item.operands[0]), rows = item.operands[0].lanes;
+    const bool add = item.params[0] != 0;
+    for (i64 m = 0; m < rows; ++m, out += pitch, sums += step)
+        put<float>(out, one_nan(add ? get<float>(out) + *sums : *sums));
+}
+
+namespace {
+
 // The product with a single column: the rows of the result side by side, instead of a panel that is empty but for it.
 void multiply_column(const Item& item, const Weights& weights, char* out, const char* moving, Workspace& w) {
-    const Operand& x = item.operands[1];
-    const i64 pitch = lane_pitch(item.operands[0]), depth = weights.depth, rows = weights.rows;
-    const bool add = item.params[0] != 0, tf32 = item.params[1] != 0;
+    const i64 depth = weights.depth, rows = weights.rows;
+    const bool tf32 = item.params[1] != 0;
     float total[MAX_LANES], values[MAX_LANES];
-    for (i64 k = 0; k < depth; ++k) {
-        if (x.type == F32) values[k] = get<float>(moving + k * lane_pitch(x));
-        else read(int(x.type), values + k, moving + k * lane_pitch(x), 0, 1);
-        if (tf32) values[k] = to_tf32(values[k]);
-    }
+    read_column(item.operands[1], moving, values);
     const char* tile = weights.pending ? weights.source : reinterpret_cast<const char*>(weights.dense);
     i64 from = weights.pending ? lane_pitch(weights.item->operands[0]) : rows * 4;
     if (tf32) {  // w.row has room for a whole tile
-        for (i64 k = 0; k < depth; ++k)
+        for (i64 k = 0; k < depth; ++k) {
+            values[k] = to_tf32(values[k]);
             for (i64 m = 0; m < rows; ++m) w.row[k * rows + m] = to_tf32(get<float>(tile + k * from + m * 4));
+        }
         tile = reinterpret_cast<const char*>(w.row), from = rows * 4;
     }
-    i64 m = 0;
-    for (; m + 8 * LANES <= rows; m += 8 * LANES) columns_of<8>(tile + m * 4, from, depth, values, total + m);
-    for (; m + 4 * LANES <= rows; m += 4 * LANES) columns_of<4>(tile + m * 4, from, depth, values, total + m);
-    for (; m + LANES <= rows; m += LANES) columns_of<1>(tile + m * 4, from, depth, values, total + m);
-    for (; m < rows; ++m) {
-        total[m] = 0.f;
-        for (i64 k = 0; k < depth; ++k) total[m] = std::fma(get<float>(tile + k * from + m * 4), values[k], total[m]);
-    }
-    for (m = 0; m < rows; ++m) {
-        char* at = out + m * pitch;
-        put<float>(at, one_nan(add ? get<float>(at) + total[m] : total[m]));
-    }
+    column_sums(tile, from, depth, values, 0, rows, total);
+    store_column(item, out, total, 1);
 }
 
 }  // namespace
@@ -282,6 +298,13 @@ void multiply(const Item& item, const Weights& weights, char* out, const char* m
             }
         }
     }
+}
+
+// Sums of a wide stationary tile, of which products take every so many columns, with the single column of a moving one.
+void interleaved(const Item& item, const char* tile, i64 pitch, const char* moving, i64 first, i64 last, float* total) {
+    float values[MAX_LANES];
+    read_column(item.operands[1], moving, values);
+    column_sums(tile, pitch, item.operands[1].lanes, values, first, last, total);
 }
 
 namespace {

@@ -224,10 +224,14 @@ def test_extremes_of_signed_zeros(rng, dtype):
 
 
 @built
+@pytest.mark.parametrize("short", [False, True])
 @pytest.mark.parametrize("dtype", INTEGERS)
-def test_bits_and_integers(rng, dtype):
-    bench, shape = Bench(), (9, 130)
-    a, b = (bench.load(values(rng, dtype, shape), dtype) for _ in range(2))
+def test_bits_and_integers(rng, dtype, short):
+    """In long rows, and in rows of 10 with gaps between them."""
+    bench, shape, size = Bench(), (9, 13, 10) if short else (9, 130), STORAGE[dtype].itemsize
+    a, b = (bench.load(values(rng, dtype, (9, 156) if short else shape), dtype) for _ in range(2))
+    if short:
+        a, b = (replace(ref, dims=((9, 0), (13, 12 * size), (10, size))) for ref in (a, b))
     outs = []
     for alu in ("bitwise_and", "bitwise_or", "bitwise_xor", "logical_shift_left", "logical_shift_right"):
         outs.append(dense(Space.SBUF, dtype, 30000 + 600 * len(outs), shape))
@@ -235,7 +239,15 @@ def test_bits_and_integers(rng, dtype):
     outs.append(dense(Space.SBUF, dtype, 30000 + 600 * len(outs), shape))
     bench.emit(Instr("tensor_scalar", V, outs[-1:], (a,), ("bitwise_not", "logical_shift_right"), (0, 3)))
     names = "add subtract multiply divide remainder maximum minimum and or xor mulhi shift-left shift-right-logical"
-    for alu in (*names.split(), "shift-right-arithmetic", "compare-eq", "compare-lt", "compare-ge"):
+    for alu in (
+        *names.split(),
+        "shift-right-arithmetic",
+        "power",
+        "rotate-left",
+        "compare-eq",
+        "compare-lt",
+        "compare-ge",
+    ):
         for flags in ((), ("reverse",)):
             out = "pred" if alu.startswith("compare") else dtype
             outs.append(dense(Space.SBUF, out, 30000 + 600 * len(outs), shape))
@@ -755,6 +767,34 @@ def test_products_with_a_few_ones(rng, depth, rows, columns, special):
         for tile in tiles_:
             bench.emit(Instr("multiply_moving", T, outs[-1:], (tile,), (), (), frozenset(["accumulate"])))
     agree(bench, outs)
+
+
+@built
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+@pytest.mark.parametrize(("depth", "rows", "apart", "taken"), [(128, 64, 22, 22), (60, 128, 5, 4), (7, 1, 40, 9)])
+def test_columns_of_interleaved_tiles(rng, depth, rows, apart, taken, dtype):
+    """Products of one column with every so many columns of a tile, one after the other and, to the same bits, with
+    another instruction after each; some add to what is there, and one has another column."""
+    data, found = values(rng, "f32", (depth, rows * apart)), []
+    columns = [values(rng, dtype, (depth, 1)) for _ in range(2)]
+    products = [(phase, phase, 0, False) for phase in rng.permutation(taken).tolist()]
+    products += [(1, 1, 0, True), (0, 0, 0, True), (2, taken, 1, False)]
+    for separate in (False, True):
+        bench = Bench()
+        tile, *moving = bench.load(data, "f32"), *(bench.load(column, dtype) for column in columns)
+        for phase, place, column, accumulate in products:
+            part = Ref(Space.SBUF, "f32", tile.offset + 4 * phase, ((depth, 0), (rows, 4 * apart)))
+            out = Ref(Space.PSUM, "f32", 4 * place, ((rows, 0), (1, 4)))
+            bench.emit(Instr("load_stationary", T, (), (part,)))
+            flags = frozenset(["accumulate"] if accumulate else [])
+            bench.emit(Instr("multiply_moving", T, (out,), (moving[column],), (), (), flags))
+            if separate:
+                bench.emit(Instr("memset", V, (dense(Space.SBUF, "f32", 150000, (1, 1)),), (), (), (0.0,)))
+        bench.program.hbm_bytes = bench.hbm
+        whole = dense(Space.PSUM, "f32", 0, (rows, taken + 1))
+        found.append([tiles(execute(bench.program, bench.inputs, level)[0], whole) for level in LEVELS])
+    for together, apart_ in zip(*found, strict=True):
+        np.testing.assert_array_equal(together.view("u4"), apart_.view("u4"))
 
 
 @built

@@ -1,0 +1,248 @@
+// Bits combined and exact integers, as words of 32 bits: elements of fewer get their sign or zeros in front.
+#include "level.h"
+#include "level_rows.h"
+
+namespace LEVEL {
+namespace {
+
+bool is_comparison(Step step) { return step >= EQUAL && step <= LESS; }
+
+bool is_signed(int type) { return type == S8 || type == S16 || type == S32; }
+
+template <class T>
+void widen(uint32_t* to, const char* from, i64 stride, i64 n) {
+    if (stride == i64(sizeof(T))) {
+        EACH to[i] = uint32_t(int32_t(get<T>(from + i * i64(sizeof(T)))));
+    } else if (stride == 0) {
+        const uint32_t same = uint32_t(int32_t(get<T>(from)));
+        EACH to[i] = same;
+    } else {
+        for (i64 i = 0; i < n; ++i) to[i] = uint32_t(int32_t(get<T>(from + i * stride)));
+    }
+}
+
+void read_words(int type, uint32_t* to, const char* from, i64 stride, i64 n) {
+    switch (type) {
+        case S8: return widen<int8_t>(to, from, stride, n);
+        case U16: return widen<uint16_t>(to, from, stride, n);
+        case S16: return widen<int16_t>(to, from, stride, n);
+        case U32: case S32: return widen<int32_t>(to, from, stride, n);
+        default: return widen<uint8_t>(to, from, stride, n);
+    }
+}
+
+template <class T>
+void cut(char* to, i64 stride, const uint32_t* from, i64 n) {
+    if (stride == i64(sizeof(T))) EACH put<T>(to + i * i64(sizeof(T)), T(from[i]));
+    else for (i64 i = 0; i < n; ++i) put<T>(to + i * stride, T(from[i]));
+}
+
+void write_words(int size, char* to, i64 stride, const uint32_t* from, i64 n) {
+    if (size == 1) return cut<uint8_t>(to, stride, from, n);
+    if (size == 2) return cut<uint16_t>(to, stride, from, n);
+    return cut<uint32_t>(to, stride, from, n);
+}
+
+template <class T>
+void wrap_as(char* x, i64 n) {
+    EACH put<uint32_t>(x + i * 4, uint32_t(int32_t(T(get<uint32_t>(x + i * 4)))));
+}
+
+// Words as elements of an integer type hold them.
+void wrap(int type, char* x, i64 n) {
+    switch (type) {
+        case S8: return wrap_as<int8_t>(x, n);
+        case U16: return wrap_as<uint16_t>(x, n);
+        case S16: return wrap_as<int16_t>(x, n);
+        case U32: case S32: return;
+        default: return wrap_as<uint8_t>(x, n);
+    }
+}
+
+// How many bits are ones; not in the form that compilers replace by an instruction for one word at a time.
+inline uint32_t ones(uint32_t x) {
+    x = (x & 0x55555555) + (x >> 1 & 0x55555555);
+    x = (x & 0x33333333) + (x >> 2 & 0x33333333);
+    x = (x & 0x0F0F0F0F) + (x >> 4 & 0x0F0F0F0F);
+    x = (x & 0x00FF00FF) + (x >> 8 & 0x00FF00FF);
+    return (x & 0x3F) + (x >> 16);
+}
+
+inline uint32_t zeros_in_front(uint32_t x) {
+    for (int shift = 1; shift < 32; shift *= 2) x |= x >> shift;
+    return ones(~x);
+}
+
+// x / y towards zero: FP64 is exact enough, since a quotient that is no integer is farther than 2^-32 of itself from one.
+inline uint32_t quotient(uint32_t x, uint32_t y, uint32_t top) {
+    const double magic = 0x1p52;
+    const uint32_t a = x & top ? 0 - x : x, b = y & top ? 0 - y : y;
+    const uint64_t wide_a = 0x4330000000000000 | a, wide_b = 0x4330000000000000 | (b ? b : 1);
+    double p, q;
+    std::memcpy(&p, &wide_a, 8), std::memcpy(&q, &wide_b, 8);
+    const double exact = (p - magic) / (q - magic), nearest = exact + magic, whole = nearest - magic > exact ? nearest - 1 : nearest;
+    uint64_t bits;
+    std::memcpy(&bits, &whole, 8);
+    return y == 0 ? ~0u : (x ^ y) & top ? 0 - uint32_t(bits) : uint32_t(bits);
+}
+
+// By squares; a negative exponent gives 0 unless x is 1 or -1.
+inline uint32_t power(uint32_t x, uint32_t y, uint32_t top) {
+    uint32_t result = 1, square = x, left = y;
+    _Pragma("GCC unroll 32") for (int k = 0; k < 32; ++k) {
+        result *= left & 1 ? square : 1;
+        square *= square, left >>= 1;
+    }
+    const uint32_t unit = x + 1 <= 2 && x ? (y & 1 ? x : 1) : 0;
+    return y & top ? unit : result;
+}
+
+template <class F>
+inline void each_word(char* to, const char* a, const char* b, bool one_a, bool one_b, i64 n, F f) {
+    const uint32_t x = get<uint32_t>(a), y = get<uint32_t>(b);
+    if (one_b) {
+        EACH put<uint32_t>(to + i * 4, f(get<uint32_t>(a + i * 4), y));
+    } else if (one_a) {
+        EACH put<uint32_t>(to + i * 4, f(x, get<uint32_t>(b + i * 4)));
+    } else {
+        EACH put<uint32_t>(to + i * 4, f(get<uint32_t>(a + i * 4), get<uint32_t>(b + i * 4)));
+    }
+}
+
+// HLO's rules: x / 0 has all bits set, x % 0 is x, shifts by the width or more move all bits out. Elements have `width`
+// bits. `top` is the sign bit where numbers have one: with it turned they are ordered as those without.
+void combine(Step step, uint32_t width, uint32_t top, char* to, const char* a, const char* b, bool one_a, bool one_b, i64 n) {
+    const uint32_t mask = ~0u >> (32 - width), rest = 32 - width;
+#define OP(NAME, VALUE) \
+    case NAME: \
+        return each_word(to, a, b, one_a, one_b, n, [=](uint32_t x, uint32_t y) { \
+            (void)y, (void)top, (void)width, (void)mask, (void)rest; \
+            return uint32_t(VALUE); \
+        });
+    switch (step) {
+        OP(ADD, x + y)
+        OP(SUBTRACT, x - y)
+        OP(MULTIPLY_, x * y)
+        OP(DIVIDE, quotient(x, y, top))
+        OP(REMAINDER, y == 0 ? x : x - y * quotient(x, y, top))
+        OP(POWER, power(x, y, top))
+        OP(AND, x & y)
+        OP(OR, x | y)
+        OP(XOR, x ^ y)
+        OP(NOT, ~x)
+        OP(MAX, (x ^ top) > (y ^ top) ? x : y)
+        OP(MIN, (x ^ top) < (y ^ top) ? x : y)
+        OP(EQUAL, x == y)
+        OP(NOT_EQUAL, x != y)
+        OP(GREATER_EQUAL, (x ^ top) >= (y ^ top))
+        OP(GREATER, (x ^ top) > (y ^ top))
+        OP(LESS_EQUAL, (x ^ top) <= (y ^ top))
+        OP(LESS, (x ^ top) < (y ^ top))
+        OP(SHIFT_LEFT, y < width ? x << (y & 31) : 0)
+        OP(SHIFT_RIGHT, y < width ? (x & mask) >> (y & 31) : 0)
+        OP(SHIFT_RIGHT_ARITHMETIC, int32_t(x << rest) >> rest >> (y < width ? y : width - 1))
+        OP(ROTATE_LEFT, (y < width ? x << (y & 31) : 0) | (x & mask) >> ((0 - y) & (width - 1)))
+        OP(ABS, x & top ? 0 - x : x)
+        OP(SIGN, x & top ? ~0u : x != 0)
+        OP(POPCOUNT, ones(x & mask))
+        OP(LEADING_ZEROS, zeros_in_front(x & mask) - rest)
+        case MULTIPLY_HIGH: {
+            const auto high = [=](uint32_t x, uint32_t y) {
+                return uint32_t(uint64_t(x) * y >> 32) - (x & top ? y : 0) - (y & top ? x : 0);
+            };
+            const auto part = [=](uint32_t x, uint32_t y) { return x * y >> (width & 31); };
+            return width == 32 ? each_word(to, a, b, one_a, one_b, n, high) : each_word(to, a, b, one_a, one_b, n, part);
+        }
+        default: return;
+    }
+#undef OP
+}
+
+// A chain of operations on elements that are read as `types` and are numbers of the first source's; constants are those
+// of the operations, or `constant`.
+void words(const Item& item, char* const* start, i64 first, i64 last, Workspace& w, const int* types, const uint32_t* constant) {
+    char *const x = reinterpret_cast<char*>(w.x), *const y = reinterpret_cast<char*>(w.y);
+    const int type = types[1], size = size_of(int(item.operands[0].type));
+    const uint32_t width = uint32_t(size_of(type)) * 8, top = is_signed(type) ? 0x80000000 : 0;
+    const i64 step = item.nest.stride[0][item.nest.ndims - 1];
+    blocks(item, start, first, last, [&](const Stretches& s) {
+        const i64 n = i64(s.count) * s.length;
+        const auto elements = [&](int o, char* buffer, bool& one) -> const char* {
+            const i64 stride = item.nest.stride[o][item.nest.ndims - 1];
+            const bool wide = size_of(types[o]) == 4;
+            one = wide && stride == 0 && s.count == 1;
+            if (one || (wide && stride == 4 && s.count == 1)) return s.at[0][o];
+            for (int k = 0; k < s.count; ++k)
+                read_words(types[o], reinterpret_cast<uint32_t*>(buffer) + k * s.length, s.at[k][o], stride, s.length);
+            if (types[o] != type) wrap(type, buffer, n);
+            return buffer;
+        };
+        char* const target = s.count == 1 && size == 4 && step == 4 ? s.at[0][0] : x;
+        bool one = false;
+        const char* value = elements(1, x, one);
+        for (const Operation& operation : item.operations) {
+            uint32_t same = constant ? *constant : operation.bits;
+            wrap(type, reinterpret_cast<char*>(&same), 1);
+            const char* other = reinterpret_cast<const char*>(&same);
+            bool one_other = true;
+            if (operation.step != NOT && operation.operand >= 0) other = elements(operation.operand, y, one_other);
+            if (one && one_other) read_words(U32, w.x, value, 0, n), value = x, one = false;
+            char* const to = &operation == &item.operations.back() ? target : x;
+            if (operation.reverse) combine(operation.step, width, top, to, other, value, one_other, one, n);
+            else combine(operation.step, width, top, to, value, other, one, one_other, n);
+            if (!is_comparison(operation.step)) wrap(type, to, n);
+            value = to;
+            one = false;
+        }
+        if (target != x) return;
+        for (int k = 0; k < s.count; ++k) write_words(size, s.at[k][0], step, w.x + k * s.length, s.length);
+    });
+}
+
+// Bytes, one beside the other, of which one AND, OR or XOR makes others.
+bool is_of_bytes(const Item& item) {
+    for (size_t o = 0; o < item.operands.size(); ++o)
+        if (size_of(int(item.operands[o].type)) != 1 || item.nest.stride[o][item.nest.ndims - 1] != 1) return false;
+    const Operation& operation = item.operations[0];
+    const bool known = operation.step == AND || operation.step == OR || operation.step == XOR;
+    return item.operations.size() == 1 && operation.operand >= 0 && known;
+}
+
+void bytes(const Item& item, char* const* start, i64 first, i64 last) {
+    const Operation& operation = item.operations[0];
+    blocks(item, start, first, last, [&](const Stretches& s) {
+        const i64 n = s.length;
+        for (int k = 0; k < s.count; ++k) {
+            char* const to = s.at[k][0];
+            const char *a = s.at[k][1], *b = s.at[k][operation.operand];
+            switch (operation.step) {
+                case AND: EACH to[i] = char(a[i] & b[i]); break;
+                case OR: EACH to[i] = char(a[i] | b[i]); break;
+                default: EACH to[i] = char(a[i] ^ b[i]);
+            }
+        }
+    });
+}
+
+}  // namespace
+
+// Operands: result, first source, others; all of one width. A chain of bit operations.
+void bits(const Item& item, char* const* start, i64 first, i64 last, Workspace& w) {
+    if (is_of_bytes(item)) return bytes(item, start, first, last);
+    int types[MAX_OPERANDS];
+    for (size_t o = 0; o < item.operands.size(); ++o) {
+        const int size = size_of(int(item.operands[o].type));
+        types[o] = size == 1 ? U8 : size == 2 ? U16 : U32;
+    }
+    words(item, start, first, last, w, types, nullptr);
+}
+
+// Operands: result, a and perhaps b, else the constant in params[0]. One exact operation on elements of a's type.
+void integer(const Item& item, char* const* start, i64 first, i64 last, Workspace& w) {
+    int types[MAX_OPERANDS];
+    for (size_t o = 0; o < item.operands.size(); ++o) types[o] = int(item.operands[o].type);
+    const uint32_t constant = item.params.empty() ? 0 : uint32_t(item.params[0]);
+    words(item, start, first, last, w, types, &constant);
+}
+
+}  // namespace LEVEL
