@@ -5,6 +5,7 @@ Input: a program. Output: ``ConstantTiles``, asked about one operand of one reco
 """
 
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -20,9 +21,14 @@ class ConstantTiles:
     """The SBUF writes of a program as hulls: (record or -1 within loops, partitions, bytes)."""
 
     def __init__(self, program: Program) -> None:
+        self._program = program
+        self._known: dict[tuple[int, int, int, int], int] = {}
+
+    @cached_property
+    def _writes(self) -> Array:
         rows: list[tuple[int, int, int, int, int]] = []
         open_loops: list[dict[int, int]] = []
-        for number, record in enumerate(program.records):
+        for number, record in enumerate(self._program.records):
             if isinstance(record, Loop):
                 open_loops.append({record.register: record.count, **dict(record.phases)})
             elif isinstance(record, End):
@@ -33,8 +39,7 @@ class ConstantTiles:
                 rows += [(place, *_hull(ref, ranges)) for ref in record.outs if ref.space is Space.SBUF]
             elif not isinstance(record, Else):
                 open_loops.append({record.register: record.count} if isinstance(record, While) and record.count else {})
-        self._known: dict[tuple[int, int, int, int], int] = {}
-        self._writes: Array = np.array(rows, np.int64).reshape(-1, 5)
+        return np.array(rows, np.int64).reshape(-1, 5)
 
     def __contains__(self, use: tuple[int, Ref]) -> bool:
         """Whether the operand of record ``use[0]`` always has the same content there."""

@@ -12,6 +12,7 @@ import weakref
 from array import array
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
+from math import prod
 
 import numpy as np
 
@@ -21,12 +22,15 @@ from neuronx_cc.ir.isa.elements import Array
 from neuronx_cc.ir.isa.program import DECIDER, Branch, Else, End, Instr, Loop, Program, Space, While
 from neuronx_cc.runtime.course import Course
 from neuronx_cc.runtime.memory import PARTITIONS, Memory, address_of
-from neuronx_cc.runtime.native import encode, library
+from neuronx_cc.runtime.native import encode, library, patterns
 from neuronx_cc.runtime.native.literals import Literals
 from neuronx_cc.runtime.values import REGISTERS, STREAMS, Executor, Scope, Step, register_place
 
 SLICE_NS = 50_000_000
 """So long the core runs before Python gets the chance to handle signals."""
+
+EMPTY = patterns.Pattern([], [])
+"""Of instructions whose operands have no elements."""
 
 
 class NotNative(Exception):
@@ -74,11 +78,11 @@ class NativeExecutor(Executor):
         self._bound = list(enumerate(memory.regions.values(), len(Space)))
         self._has_regions = any(isinstance(record, While | Branch) for record in program.records)
         self._literals = Literals(program, memory.size[Space.HBM])
-        self._bases = encode.Bases(memory.pitch, _bases_of(memory, self._literals))
+        self._base_at = _bases_of(memory, self._literals)
         self._owned: dict[int, frozenset[int]] = {}
         self._python_steps: dict[int, Step] = {}
         self._slots: dict[int, int] = {}
-        self._forms: dict[object, encode.Form | None] = {}
+        self._patterns: dict[object, patterns.Pattern | None] = {}
         self._codes: list[int] = []
         self._falls_back = False
         bases = array("q", _geometry(memory, self._literals))
@@ -86,7 +90,7 @@ class NativeExecutor(Executor):
             level.encode(), len(bases) // 4, bases.buffer_info()[0], REGISTERS * (STREAMS + 1)
         )
         super().__init__(program, memory, stops=stops)
-        self._forms.clear()
+        self._patterns.clear()
         self._counts = array("q", bytes(8 * (len(self._slots) + 1)))
         registers = self.state.registers
         assert isinstance(registers, array)
@@ -188,43 +192,48 @@ class NativeExecutor(Executor):
         return [kind, number, 0, 0, len(params), *params, 0, 0]
 
     def _instruction(self, number: int, instr: Instr, owned: frozenset[int]) -> list[int]:
-        if instr.op == "nop" or any([not all([count for count, _ in ref.dims]) for ref in (*instr.outs, *instr.ins)]):
+        if instr.op == "nop":
             return []
         self._owned[number] = owned
 
         def place(register: int) -> int:
             return register_place(register, instr.stream, owned)
 
+        region = self._base_at
         same = self._literals.rewritten(number, instr)
-        forms = [self._form(each, False) for each in same] if same != [instr] else []
-        if forms and None not in forms:
-            return [
-                word
-                for each, found in zip(same, forms, strict=True)
-                if found is not None
-                for word in encode.item(each, number, found, self._bases, place)
-            ]
+        made = [self._pattern(each, False) for each in same] if same != [instr] else []
+        if made and None not in made:
+            pairs = [(each, found) for each, found in zip(same, made, strict=True) if found is not None]
+            return [word for each, found in pairs for word in patterns.item(found, each, number, region, place)]
         moving = instr.op == "multiply_moving"
-        form = self._form(instr, moving and (number, instr.ins[0]) in self._constant)
+        turns = moving and _may_be_identity(instr)
+        found = self._pattern(instr, turns and (number, instr.ins[0]) in self._constant)
+        if found is EMPTY:
+            return []
         if instr.op == "reg_load" and instr.ins[0].dtype in encode.WHOLE:
             target = register_place(int(instr.imm[0]), instr.stream, frozenset())
             form = encode.Form(encode.REG_LOAD, (int(instr.imm[1]), int(instr.imm[2]), target))
-        if form is not None:
-            return encode.item(instr, number, form, self._bases, place)
+            found = patterns.pattern(instr, form, self.memory.pitch)
+        if found is not None:
+            return patterns.item(found, instr, number, region, place)
         if moving or instr.op == "load_stationary":
             raise NotNative(f"record {number}: {instr.op}")
         self._falls_back = True
         writes_sbuf = any(ref.space is Space.SBUF for ref in instr.outs)
         return [encode.FALLBACK, number, int(writes_sbuf), 0, 0, 0, 0]
 
-    def _form(self, instr: Instr, constant_tile: bool) -> encode.Form | None:
-        """``encode.form``, once for all instructions that differ in addresses alone."""
-        patterns = tuple([(ref.space, ref.dtype, ref.dims, len(ref.coefs)) for ref in (*instr.outs, *instr.ins)])
+    def _pattern(self, instr: Instr, constant_tile: bool) -> patterns.Pattern | None:
+        """How the core carries the instruction out, found once for all that differ in addresses alone; None if it does
+        not, ``EMPTY`` where there is nothing to do."""
+        operands = tuple([(ref.space, ref.dtype, ref.dims, len(ref.coefs)) for ref in (*instr.outs, *instr.ins)])
         # by their text, zeros of both signs are different constants
-        key = (instr.op, instr.alu, repr(instr.imm), instr.flags, constant_tile, len(instr.outs), patterns)
-        if key not in self._forms:
-            self._forms[key] = encode.form(instr, constant_tile)
-        return self._forms[key]
+        key = (instr.op, instr.alu, repr(instr.imm), instr.flags, constant_tile, len(instr.outs), operands)
+        if key not in self._patterns:
+            empty = any(count == 0 for *_, dims, _ in operands for count, _ in dims)
+            form = None if empty else encode.form(instr, constant_tile)
+            made = None if form is None else patterns.pattern(instr, form, self.memory.pitch)
+            self._patterns[key] = EMPTY if empty else made
+        return self._patterns[key]
 
     def _code(self, words: list[int]) -> Stretch:
         encoded = _as_words(words)
@@ -281,6 +290,12 @@ class NativeExecutor(Executor):
         values = np.empty((shape[0], shape[1]), np.float32)
         self._library.core_weights(self._context, shape, address_of(values))
         return values
+
+
+def _may_be_identity(product: Instr) -> bool:
+    """Whether a product may be a transpose, for which the core looks at what is multiplied."""
+    lanes, *free = product.ins[0].counts
+    return prod(free) == lanes and not product.flags
 
 
 def _geometry(memory: Memory, literals: Literals) -> Iterator[int]:

@@ -1,0 +1,99 @@
+"""The words of instructions (``encode``), made once for all that differ in number and operands' addresses alone."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from neuronx_cc.ir.isa.elements import STORAGE
+from neuronx_cc.ir.isa.program import Instr, Ref, Space
+from neuronx_cc.runtime.native.encode import (
+    BY_SIZE,
+    COPY,
+    GATHER,
+    GROUP_GATHER,
+    GROUP_SCATTER,
+    MAP,
+    RAW8,
+    SCATTER,
+    TYPES,
+    Form,
+)
+
+_INDEXED = frozenset([GATHER, GROUP_GATHER, GROUP_SCATTER, SCATTER])
+"""Kinds whose last operand is a list of numbers."""
+
+
+class Pattern(NamedTuple):
+    """The words that such instructions have in common."""
+
+    words: list[int]
+    spots: list[tuple[int, int]]
+    """Of each operand in memory its number among (results..., sources...), and where its words begin."""
+
+
+def pattern(instr: Instr, found: Form, pitch: dict[Space, int]) -> Pattern:
+    """What ``item`` fills in for the instruction and others like it."""
+    refs = (*instr.outs, *instr.ins)
+    order = range(len(refs)) if found.order is None else found.order
+    writes_sbuf = any(ref.space is Space.SBUF for ref in instr.outs)
+    words = [found.kind, 0, int(writes_sbuf), len(instr.outs), len(found.params), *found.params]
+    words.append(len(found.operations))
+    for operation in found.operations:
+        words += operation
+    words.append(len(order))
+    counts = refs[order[0]].counts
+    spots = []
+    for position, index in enumerate(order):
+        if index < 0:
+            kind = BY_SIZE[STORAGE[refs[0].dtype].itemsize] if found.opaque else TYPES[refs[0].dtype]
+            words += (-1, kind, 0, 0, -1, 0, len(counts))
+            for count in counts:
+                words += (count, 0)
+            continue
+        ref = refs[index]
+        kind = (
+            BY_SIZE[STORAGE[ref.dtype].itemsize]
+            if found.opaque and not (found.kind in _INDEXED and index == len(refs) - 1)
+            else TYPES.get(ref.dtype, RAW8)
+        )
+        tile = counts if position in found.partitions or (found.kind in (MAP, COPY) and not found.flipped) else None
+        spots.append((index, len(words)))
+        words += _operand(ref, kind, pitch, tile, found.flipped and position == 1)
+    return Pattern(words, spots)
+
+
+def _operand(ref: Ref, kind: int, pitch: dict[Space, int], tile: tuple[int, ...] | None, flipped: bool) -> list[int]:
+    """The words of one operand; with the counts of a ``tile``, dims of one element count as many."""
+    dims, lane_dim = ref.dims, -1
+    if ref.space is not Space.HBM:
+        lane_dim = len(dims) - 1 if flipped else 0
+        dims = ((ref.dims[0][0], pitch[ref.space]), *ref.dims[1:])
+    if flipped:
+        dims = dims[::-1]
+    if tile is not None:
+        strides = [stride if d < len(dims) and count > 1 else 0 for d, (count, stride) in enumerate(dims)]
+        strides += [0] * (len(tile) - len(dims))
+        dims = tuple(zip(tile, strides, strict=False))
+    words = [int(ref.space), kind, 0, 0, lane_dim, len(ref.coefs), *[0] * 2 * len(ref.coefs), len(dims)]
+    for dim in dims:
+        words += dim
+    return words
+
+
+def item(
+    made: Pattern, instr: Instr, number: int, region: Callable[[int], int | None], place: Callable[[int], int]
+) -> list[int]:
+    """The words of one instruction; ``place`` tells where a register is, ``region`` the number of the base of a
+    bound region at an HBM offset."""
+    words = made.words.copy()
+    words[1] = number
+    refs = (*instr.outs, *instr.ins)
+    for index, at in made.spots:
+        ref = refs[index]
+        if ref.space is Space.HBM and (base := region(ref.offset)) is not None:
+            words[at] = base
+        words[at + 2] = ref.offset
+        words[at + 3] = ref.partition
+        for coef, (register, stride) in enumerate(ref.coefs):
+            words[at + 6 + 2 * coef] = place(register)
+            words[at + 7 + 2 * coef] = stride
+    return words
