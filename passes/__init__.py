@@ -63,6 +63,7 @@ PASSES = {
         "merge_contracted",
         "moments",
         "narrow_operands",
+        "norms_last",
         "remove_barriers",
         "repeated_operands",
         "quantize_weights",

@@ -103,6 +103,7 @@ DEFAULT_PIPELINE: Pipeline = (
             "fold_constants",
             "canonicalize",
             "fold_large_constants",
+            "norms_last",
             "cse",
             "stack_parameters",
             "cast_on_load",

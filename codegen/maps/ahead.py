@@ -9,12 +9,12 @@ from neuronx_cc.codegen.context import Context, as_stored
 from neuronx_cc.codegen.emission.accesses import Alloc
 from neuronx_cc.codegen.emission.builder import Block
 from neuronx_cc.codegen.emission.views import Atom, View, align
-from neuronx_cc.codegen.maps.axes import full_view, is_small
+from neuronx_cc.codegen.formation.graph import Kernel
+from neuronx_cc.codegen.maps.axes import full_view, is_small, minor_axis
 from neuronx_cc.codegen.maps.between import gathered, run_of
 from neuronx_cc.codegen.maps.order import partition_dim
 from neuronx_cc.codegen.maps.plan import MapPlan, Partitions, partitions_of, resident_view
 from neuronx_cc.codegen.maps.space import loops_of, streamed_elements
-from neuronx_cc.codegen.maps.transposed import minor_axis
 from neuronx_cc.codegen.movement.straight import pays
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.program import Space
@@ -34,10 +34,24 @@ def copy_ahead(context: Context, plan: MapPlan, external: Sequence[hlo.SSAValue]
         if stored is None or view is None or is_small(view, kernel) or (across >= 0 and minor_axis(view) == across):
             continue
         nbytes = prod(atom.size for atoms in view.dims for atom in atoms if atom.stride) * itemsize(view.dtype)
-        # tiles of a scan hold neighbours along it as they lie (maps.order)
-        along = kernel.scanned >= 0 and minor_axis(view) == kernel.scanned
-        if not along and pays(context, value, stored, nbytes, _loaded_ns(timing, view, kernel.shape, partitions)):
+        # tiles hold neighbours along a scan, or along rows that are folded, as they lie (maps.order)
+        if minor_axis(view) in {plan.along, kernel.scanned} - {-1}:
+            continue
+        if pays(context, value, stored, nbytes, _loaded_ns(timing, view, kernel.shape, partitions)):
             context.dense(value)
+
+
+def along_rows(context: Context, kernel: Kernel, external: Sequence[hlo.SSAValue]) -> int:
+    """``MapPlan.along``."""
+    minors = set()
+    for value in external if kernel.reduced else []:
+        home = context.views(value)[0]
+        stored = as_stored(value) if home.in_sbuf else home
+        view = full_view(stored, kernel) if stored is not None else None
+        if view is None or not is_small(view, kernel):
+            minors.add(-1 if view is None else minor_axis(view))
+    axis = minors.pop() if len(minors) == 1 else -1
+    return axis if axis < len(kernel.rows) else -1
 
 
 def _stored(context: Context, plan: MapPlan, value: hlo.SSAValue) -> View | None:

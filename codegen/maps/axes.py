@@ -12,6 +12,7 @@ from neuronx_cc.codegen.formation.graph import Kernel, base
 from neuronx_cc.codegen.movement.transfer import transfer
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.program import Stream
+from neuronx_cc.ir.types import itemsize
 
 SMALL_SHARE = 64
 """How many times smaller than the space an array is that it costs little to copy; such a resident along the innermost
@@ -52,6 +53,12 @@ def is_small(view: View, kernel: Kernel) -> bool:
 def varying(view: View) -> list[int]:
     """The axes along which a view varies."""
     return [axis for axis, atoms in enumerate(view.dims) if any(atom.stride or atom.partition for atom in atoms)]
+
+
+def minor_axis(view: View) -> int:
+    """The axis of one stride along which neighbours lie in memory; -1 without one."""
+    size = itemsize(view.dtype)
+    return next((axis for axis, atoms in enumerate(view.dims) if len(atoms) == 1 and atoms[0].stride == size), -1)
 
 
 def is_laid_out(full: View, axis: int, step: int) -> bool:

@@ -111,10 +111,11 @@ class Body:
                     scratch.append(self.pool.tile(sizes, ins[0].dtype, self.tiles.partitions))
                     emitter.copy(scratch[-1], ins[0])
                     ins[0] = scratch[-1]
+                parts = out
                 if op not in summed:
-                    self._fold(emitter, op, out, ins[0], blocks)
+                    parts = self._fold(emitter, op, out, ins[0], blocks)
                 if op not in work.partial:
-                    self.begin(emitter, op, out, rows_of(ins[1], row_dims))
+                    self.begin(emitter, op, out, parts, rows_of(ins[1], row_dims))
             elif isinstance(op, hlo.IotaOp):
                 head, *free = here[result].dims
                 once = (Atom(1, 0) if is_row and fold else atom for atom, fold in zip(free, reduced, strict=True))
@@ -212,14 +213,17 @@ class Body:
             atom.stride and atom.size > 1 and self.tiles.reduced[dim] for dim, atom in enumerate(block.dims[1:])
         )
 
-    def _fold(self, emitter: Emitter, op: hlo.ReduceOp, out: Block, source: Readable, blocks: Blocks) -> None:
-        """Fold rows into ``out``."""
+    def _fold(self, emitter: Emitter, op: hlo.ReduceOp, out: Block, source: Readable, blocks: Blocks) -> Block:
+        """Fold rows into ``out``, and return it; or ``source``, where rows have one element on each partition."""
         assert isinstance(source, Block), "deferred ops have one user, an elementwise op"
         kept = [0, *(dim + 1 for dim, reduced in enumerate(self.tiles.reduced) if not reduced)]
         folded = [dim + 1 for dim, reduced in enumerate(self.tiles.reduced) if reduced]
+        if self.crossing is not None and prod(source.dims[dim].size for dim in folded) == 1:
+            return source.select(kept)
         made = self.operands.sources[op.sources[0]]
         own = blocks.get(op.sources[0] if made is None else made) is None
         reduce_rows(emitter, self.context.combiners[op.to_apply.data[0]], out, source.select([*kept, *folded]), own)
+        return out
 
     def fold_parts(self, op: hlo.ReduceOp, parts: Block, home: Block | None, here: Blocks) -> Block:
         """The result of ``op`` from those of sections, ``parts`` [partition, section]: of one row a partition."""
@@ -230,16 +234,16 @@ class Body:
         ones = [Atom(1, 0)] * (len(row_dims) - 1)
         source = parts.of((parts.dims[0], *ones, parts.dims[1]))
         reduce_rows(emitter, self.context.combiners[op.to_apply.data[0]], out, source)
-        self.begin(emitter, op, out, rows_of(self.operands.read(op.sources[1], here), row_dims))
+        self.begin(emitter, op, out, out, rows_of(self.operands.read(op.sources[1], here), row_dims))
         self.store(home, out, row_dims, True)
         for tile in scratch:
             self.pool.give_back(tile)
         return whole
 
-    def begin(self, emitter: Emitter, op: hlo.ReduceOp, out: Block, start: Readable) -> None:
-        """Let what was folded into ``out``, on all partitions that rows lie across, begin with ``start``."""
+    def begin(self, emitter: Emitter, op: hlo.ReduceOp, out: Block, parts: Block, start: Readable) -> None:
+        """Let ``out`` be what was folded, ``parts`` of it where rows lie across partitions, and ``start``."""
         if self.crossing is not None:
-            self.crossing.add(emitter, out)
+            self.crossing.add(emitter, out, parts)
         opcode, dtype = self.context.combiners[op.to_apply.data[0]], op.shape.dtype
         assert not isinstance(start, Deferred), "only arithmetic reads deferred operands"
         # the engines sum from +0, which either zero leaves as it is

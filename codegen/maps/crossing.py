@@ -1,14 +1,15 @@
-"""Few long rows spread over the partitions: each partition folds its part, and TensorE adds up the partitions.
+"""Rows spread over the partitions: each partition folds its part, and TensorE adds up the partitions.
 
 The product of a matrix of ones with what the partitions have folded is the sum of all, on every partition, where ops on
-values of a row find it. Sums only, in FP32, are exact that way.
+values of a row find it. Sums only, in FP32, are exact that way. Few long rows fill the partitions so, and what has its
+features on the partitions, as convolutions leave it, is normalised over these where it lies.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import prod
+from math import ceil, prod
 
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.emission.builder import Block, Ring
@@ -19,38 +20,41 @@ from neuronx_cc.codegen.formation.graph import Kernel
 from neuronx_cc.codegen.maps.plan import MapPlan, Partitions, partition_divisor
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.program import Stream
-from neuronx_cc.ir.isa.timing import Timing
+from neuronx_cc.ir.isa.timing import Stage, Timing
 
 BUFFERS = 2
 """Of sums."""
 LEAST_FILLED = 2
-"""Rows are spread where they fill one part in so many of the partitions."""
+"""Few rows are spread where they fill one part in so many of the partitions."""
 MOST_ELEMENTS = 4096
-"""Of all rows on each of these, so that their tiles fit."""
+"""Of one row on each of these, so that its tiles fit."""
 
 
 def takes(context: Context, op: hlo.ReduceOp, rows: int, row: int) -> bool:
-    """Whether ``rows`` rows of ``row`` elements that ``op`` folds may be spread over the partitions: their sums are in
-    one bank of PSUM.
-    """
-    types = {hlo.shape_of(value).dtype for value in (op.sources[0], op.results[0])}
-    adds = types == {"f32"} and context.combiners.get(op.to_apply.data[0]) == "add"
-    partitions = _partitions(context, row) if adds and rows <= context.sizes.bank_columns else 0
+    """Whether ``op`` folds few rows that are so long that they fill the partitions, ``row`` elements each."""
+    partitions = _partitions(context, row) if _adds(context, op) and rows <= context.sizes.bank_columns else 0
     return partitions * LEAST_FILLED >= context.sizes.rows and rows * row <= MOST_ELEMENTS * partitions
 
 
 def candidates(context: Context, kernel: Kernel) -> Iterator[Partitions]:
-    """Runs of the last axis, which is folded, on the partitions."""
-    rows, row = prod(kernel.rows), prod(kernel.shape[len(kernel.rows) :])
+    """The last axis, which is folded, on the partitions: runs of it, or every so many elements as convolutions do."""
+    row, axis = prod(kernel.shape[len(kernel.rows) :]), len(kernel.shape) - 1
     apart = bool(kernel.reduced) and not kernel.folded and kernel.scanned < 0
-    if apart and all(takes(context, op, rows, row) for op in folds_of(kernel)):
-        size = _partitions(context, kernel.shape[-1])
-        yield Partitions(len(kernel.shape) - 1, size, kernel.shape[-1] // size)
+    if apart and all(_adds(context, op) for op in folds_of(kernel)):
+        size = _partitions(context, kernel.shape[axis])
+        if size and row <= MOST_ELEMENTS * size:
+            for inner in sorted({1, kernel.shape[axis] // size}):
+                yield Partitions(axis, size, inner)
+
+
+def _adds(context: Context, op: hlo.ReduceOp) -> bool:
+    types = {hlo.shape_of(value).dtype for value in (op.sources[0], op.results[0])}
+    return types == {"f32"} and context.combiners.get(op.to_apply.data[0]) == "add"
 
 
 def _partitions(context: Context, row: int) -> int:
-    """How many hold equal parts of a row, at least two elements each, so that they have something to fold."""
-    return partition_divisor(row, min(context.sizes.rows, row // 2)) if row > 1 else 0
+    """How many hold equal parts of a row."""
+    return partition_divisor(row, context.sizes.rows) if row > 1 else 0
 
 
 def folds_of(kernel: Kernel) -> list[hlo.ReduceOp]:
@@ -58,10 +62,27 @@ def folds_of(kernel: Kernel) -> list[hlo.ReduceOp]:
     return [op for op in kernel.ops if isinstance(op, hlo.ReduceOp)]
 
 
-def nanoseconds(rows: int, partitions: int, timing: Timing) -> float:
-    """Of one sum over the partitions, for which everything waits."""
-    added = timing.product(partitions, rows, "f32").bound + timing.latency(Stream.TENSOR)
-    return added + leave(rows, "f32", timing).bound + timing.latency(Stream.SCALAR)
+def tile_rows(kernel: Kernel, timing: Timing) -> int:
+    """Rows of a tile at most, whose sums fill a bank."""
+    return min(prod(kernel.rows), timing.sizes.bank_columns)
+
+
+def ops_of(kernel: Kernel, partitions: int, whole: int) -> int:
+    """How many ops on whole tiles take as long as all: ``whole`` are, rows of one element a partition fold nothing, and
+    all partitions have the values of a row.
+    """
+    folds, each = len(folds_of(kernel)), prod(kernel.shape[len(kernel.rows) :]) // partitions
+    rows = sum(kernel.is_row(op.shape) for op in kernel.ops) - folds
+    return whole - folds * (each == 1) + ceil(rows / each)
+
+
+def stage(kernel: Kernel, partitions: int, timing: Timing) -> Stage:
+    """Sums of a tile over the partitions, for each of which everything waits."""
+    rows = tile_rows(kernel, timing)
+    added = timing.product(partitions, rows, "f32") + leave(rows, "f32", timing)
+    latency = timing.latency(Stream.TENSOR) + timing.latency(Stream.SCALAR)
+    folds = len(folds_of(kernel))
+    return Stage(added.times(folds), folds * (added.bound + latency))
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +97,10 @@ class Crossing:
         """None where rows lie on a partition each."""
         return cls(context, pool.psum(BUFFERS, "sums over the partitions")) if plan.spreads_rows else None
 
-    def add(self, emitter: Emitter, parts: Block) -> None:
-        """Replace ``parts`` [partitions, rows...] by their sum over the partitions, on each of these."""
+    def add(self, emitter: Emitter, out: Block, parts: Block) -> None:
+        """Let ``out`` be the sum of ``parts`` [partitions, rows...] over the partitions, on each of these."""
         builder, partitions = self.context.builder, parts.dims[0].size
         sizes = [atom.size for atom in parts.dims[1:]]
         bank = tile_in(builder, self.banks, sizes, "f32", partitions)
         builder.multiply(bank, self.context.fixed.ones(partitions, terms=partitions), parts)
-        emitter.leave(parts, bank)
+        emitter.leave(out, bank)

@@ -12,13 +12,15 @@ from functools import lru_cache
 from math import ceil, prod
 from typing import NamedTuple
 
-from neuronx_cc.codegen.context import Context
-from neuronx_cc.codegen.emission.views import Atom, View, coalesce
+from neuronx_cc.codegen.context import Context, as_stored
+from neuronx_cc.codegen.emission.views import Atom, View, coalesce, outermost, unplaced
 from neuronx_cc.codegen.formation.graph import Kernel, base
 from neuronx_cc.codegen.maps import crossing
-from neuronx_cc.codegen.maps.axes import SMALL_SHARE, axes_view, full_view, is_small, varying
+from neuronx_cc.codegen.maps.ahead import along_rows
+from neuronx_cc.codegen.maps.axes import SMALL_SHARE, axes_view, full_view, is_small, minor_axis, varying
 from neuronx_cc.codegen.maps.lifetimes import Member
 from neuronx_cc.codegen.maps.plan import (
+    COPIED,
     MapPlan,
     Partitions,
     choose_partitions,
@@ -36,7 +38,7 @@ from neuronx_cc.codegen.maps.plan import (
 from neuronx_cc.codegen.maps.space import BUFFERS, streamed_elements
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.program import Stream
-from neuronx_cc.ir.isa.timing import F32, Stage, Timing, total
+from neuronx_cc.ir.isa.timing import F32, NOTHING, Stage, Timing, total
 from neuronx_cc.ir.types import itemsize
 
 GAIN, GAIN_ON_CHIP = 1.02, 1.5
@@ -48,6 +50,7 @@ def choose_plan(context: Context, kernel: Kernel, member: Member, step: int) -> 
     """The plan that takes least by estimate, whose kernel its ops become members of; and the arrays that it reads."""
     first = MapPlan(kernel)
     external = external_operands(context, first, member)
+    first.along = along_rows(context, kernel, external)
     results = results_of(context, kernel, member)
     stored = only_stored(context, results, step)
     first.partitions = choose_partitions(context, first, external, stored)
@@ -83,7 +86,8 @@ def candidates(context: Context, first: MapPlan, external: Sequence[hlo.SSAValue
             if space in spaces:
                 continue
             spaces.add(space)
-            plan = MapPlan(joined, {value: _counted(joined, value) for value in first.iotas})
+            iotas = {value: _counted(joined, value) for value in first.iotas}
+            plan = MapPlan(joined, iotas, along=along_rows(context, joined, external))
             for partitions in (
                 choose_partitions(context, plan, kept, stored),
                 *_in_runs(context.timing, joined),
@@ -197,9 +201,11 @@ class Problem:
     moves: tuple[Array, ...]
     """That leave the chip and come back because they cannot lie there as this plan has them."""
     on_chip: bool
-    """Whether others lie there, before or after."""
-    crossed: float
-    """Nanoseconds of sums over the partitions."""
+    """Whether others lie there, before or after, in some order that this plan may keep."""
+    least_tiles: int
+    """As sums over the partitions, of which a bank holds so many, make them."""
+    crossed: Stage
+    """Of each tile, where rows lie across the partitions."""
 
 
 def problem_of(
@@ -213,7 +219,8 @@ def problem_of(
 ) -> Problem:
     """The work of ``plan``, whose ops ``counts`` counts; what does not stay on chip with ``first`` moves anyway."""
     kernel, partitions = plan.kernel, plan.partitions or Partitions(-1, 1, 1)
-    loaded, stored, moves, stay, again = [], [], [], False, None
+    loaded, stored, moves = list[Array](), list[Array](), list[Array]()
+    stay, turned, again = False, False, None
     for value in external:
         homes = context.views(value)
         elements = prod(atom.size for atoms in homes[0].dims for atom in atoms if atom.stride)
@@ -224,12 +231,13 @@ def problem_of(
             again = Array(
                 prod(kernel.shape[axis] for axis in axes) * itemsize(homes[0].dtype), hlo.shape_of(base(value)).nbytes
             )
-        elif not on_chip:
-            loaded.append(_array(kernel, partitions, value, elements, full_view(homes[0], kernel)))
         elif not any(partitions_of(full_view(view, kernel)) == partitions for view in on_chip):
-            moves.append(_array(kernel, partitions, value, elements))
+            array, more = _incoming(context, plan, value, elements)
+            moves += [array] * more
+            turned |= bool(on_chip) and _is_turned(kernel, value)
+            (moves if on_chip else loaded).append(array)
     for value in results:
-        array = _array(kernel, partitions, value, prod(hlo.shape_of(value).dims))
+        array = _array(kernel, partitions, value, prod(hlo.shape_of(value).dims), _as_read(plan, value))
         alone = first.partitions is None and _stays(context, plan, value, step)
         if only_stored(context, [value], step) or not (alone or _stays(context, first, value, step)):
             stored.append(array)
@@ -239,13 +247,54 @@ def problem_of(
             moves.append(array)
     moves += [again] if again is not None else []  # small ones move side by side
     row = prod(kernel.shape[len(kernel.rows) :]) if kernel.reduced else 0
-    crossed = 0.0
+    tiles, crossed = 1, Stage(NOTHING)
+    ops, pairs = counts
     if plan.spreads_rows:
-        row //= partitions.size
-        each = crossing.nanoseconds(prod(kernel.rows), partitions.size, context.timing)
-        crossed = len(crossing.folds_of(kernel)) * each
+        row, ops = 0, crossing.ops_of(kernel, partitions.size, ops)
+        tiles = ceil(prod(kernel.rows) / crossing.tile_rows(kernel, context.timing))
+        crossed = crossing.stage(kernel, partitions.size, context.timing)
     arrays = tuple(loaded), tuple(stored), tuple(moves)
-    return Problem(_elements(kernel.shape, partitions), *counts, row, *arrays, stay, crossed)
+    return Problem(_elements(kernel.shape, partitions), ops, pairs, row, *arrays, stay and not turned, tiles, crossed)
+
+
+def _incoming(context: Context, plan: MapPlan, value: hlo.SSAValue, elements: int) -> tuple[Array, int]:
+    """``value`` as it comes from HBM, and how often it moves ahead of that to be put in order.
+
+    Tiles have whole rows, in the order of memory where that of all is along rows. What others read as well is put in
+    order for these anyway.
+    """
+    kernel, timing, home = plan.kernel, context.timing, context.views(value)[0]
+    partitions, lies = plan.partitions or Partitions(-1, 1, 1), as_stored(value) if home.in_sbuf else home
+    if lies is None or not kernel.reduced:
+        return _array(kernel, partitions, value, elements, None if home.in_sbuf else full_view(home, kernel)), 0
+    lies = full_view(lies, kernel)
+    array = _array(kernel, partitions, value, elements, lies)
+    ordered = array._replace(run=max(array.run, timing.long_run))
+    here, there = (timing.transfer(*each).bound for each in (array, ordered))
+    slow = here > there + COPIED * (there + timing.transfer_latency)
+    slow |= minor_axis(lies) not in (plan.along, len(kernel.shape) - 1)
+    across = home.in_sbuf and plan.partitions is not None and lies_across(lies, partitions, timing)
+    if across or (slow and not plan.spreads_rows):
+        return ordered, COPIED * _reads_alone(kernel, value)
+    return array, 0
+
+
+def _is_turned(kernel: Kernel, value: hlo.SSAValue) -> bool:
+    """Whether rows of ``value``, which nothing else reads, are not what lies side by side in memory."""
+    stored = as_stored(value)
+    alone = stored is not None and kernel.reduced > 0 and _reads_alone(kernel, value)
+    return alone and stored is not None and minor_axis(full_view(stored, kernel)) < len(kernel.rows)
+
+
+def _reads_alone(kernel: Kernel, value: hlo.SSAValue) -> bool:
+    return all(use.operation in kernel.ops for use in value.uses)
+
+
+def _as_read(plan: MapPlan, value: hlo.SSAValue) -> View | None:
+    """A result in HBM with its last axis outermost, if it comes to lie so."""
+    shape = plan.kernel.shape
+    dense = unplaced(hlo.shape_of(value).dtype, shape)
+    return outermost(dense, (len(shape) - 1,)) if plan.spreads_rows or plan.gives_turned(value) else None
 
 
 def _counts(context: Context, kernel: Kernel) -> tuple[int, int]:
@@ -265,11 +314,26 @@ def _array(
     shape = hlo.shape_of(value)
     dims, width = kernel.rows if kernel.is_row(shape) else kernel.shape, itemsize(shape.dtype)
     run = partitions.inner * prod(dims[partitions.axis + 1 :])
+    if view is not None and kernel.reduced and varying(view) != [partitions.axis]:
+        return Array(elements * width, _run(view, partitions))
     if run > 1:
         return Array(elements * width, run * width)
     strides = [atom.stride for atom in view.dims[partitions.axis]] if view is not None else []
     apart = bool(strides) and strides[-1] not in (0, width)
     return Array(elements * width, width if apart else partitions.size * width)
+
+
+def _run(view: View, partitions: Partitions) -> int:
+    """Bytes that lie side by side in memory and go to one partition."""
+    run, strides = itemsize(view.dtype), dict[int, int]()
+    for axis, atoms in enumerate(view.dims):
+        if axis != partitions.axis:
+            strides |= {atom.stride: atom.size for atom in atoms}
+        elif partitions.inner > 1 and atoms:
+            strides[atoms[-1].stride] = partitions.inner
+    while run in strides:
+        run *= strides.pop(run)
+    return run
 
 
 def _reads_two(context: Context, kernel: Kernel, op: hlo.HloOp) -> bool:
@@ -281,15 +345,16 @@ def _reads_two(context: Context, kernel: Kernel, op: hlo.HloOp) -> bool:
 @lru_cache(maxsize=4096)
 def estimate(problem: Problem, timing: Timing) -> float:
     """Nanoseconds of tiles that are loaded, worked on and stored, and of what has to move before and after."""
-    tiles = ceil(problem.elements / streamed_elements(timing, itemsize("f32")))
+    tiles = max(problem.least_tiles, ceil(problem.elements / streamed_elements(timing, itemsize("f32"))))
     each = ceil(problem.elements / tiles)
-    stages = [_worked(problem, each, timing)]
+    worked = _worked(problem, each, timing)
+    stages = [Stage(worked.work + problem.crossed.work, worked.latency + problem.crossed.latency)]
     for arrays, way in ((problem.loaded, "read"), (problem.stored, "write")):
         work = total(timing.transfer(ceil(nbytes / tiles), run, way) for nbytes, run in arrays)
         if arrays:
             stages.insert(0 if way == "read" else len(stages), Stage(work, timing.transfer_latency))
     moves = sum(timing.arrival(*array, way) for array in problem.moves for way in ("write", "read"))
-    return timing.pipeline(stages, tiles, BUFFERS) + moves + problem.crossed
+    return timing.pipeline(stages, tiles, BUFFERS) + moves
 
 
 def _worked(problem: Problem, elements: int, timing: Timing) -> Stage:

@@ -31,6 +31,7 @@ from neuronx_cc.codegen.maps.column_sums import ColumnSums
 from neuronx_cc.codegen.maps.counting import Counting, Starts
 from neuronx_cc.codegen.maps.crossing import Crossing
 from neuronx_cc.codegen.maps.fusion import Fusion
+from neuronx_cc.codegen.maps.homes import choose_input, choose_output
 from neuronx_cc.codegen.maps.inputs import (
     column_bytes,
     column_of,
@@ -52,8 +53,6 @@ from neuronx_cc.codegen.maps.parts import LEAST_TILE, fitting, too_long
 from neuronx_cc.codegen.maps.plan import (
     MapPlan,
     Partitions,
-    choose_input,
-    choose_output,
     counted_axes,
     divides,
     partition_divisor,
@@ -66,7 +65,7 @@ from neuronx_cc.codegen.maps.staged import Sections
 from neuronx_cc.codegen.maps.stages import choose as choose_stages
 from neuronx_cc.codegen.maps.stages import stages_of
 from neuronx_cc.codegen.maps.staggered import Staggered
-from neuronx_cc.codegen.maps.tile_size import tile_elements
+from neuronx_cc.codegen.maps.tile_size import tile_elements, whole_runs
 from neuronx_cc.codegen.movement.transfer import put
 from neuronx_cc.codegen.reductions import reduce_kernel
 from neuronx_cc.ir import hlo
@@ -263,6 +262,7 @@ class _Box:
         elements = tile_elements(
             self.builder, self.plan, self.blocks, self.inputs, self.sizes, self.walk, self.ops, room // (2 * alive)
         )
+        elements = whole_runs(self.builder, self.plan, self.sizes, self.reduced, elements, room // (2 * alive))
         taken = partial(self._bytes_of, tiles_of, repeated)
         loops = within(room, streamed, self.sizes, elements, cut, taken, timing)
         self._spread(rows, loops)

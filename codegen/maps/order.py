@@ -69,7 +69,9 @@ def order(timing: Timing, space: IterSpace, views: Sequence[View], kernel: Kerne
         if pair >= 0:
             return [*(dim for dim in free if dim not in inner and dim != pair), *inner, pair]
     elif kernel.reduced:
-        return free
+        rows = len(kernel.rows)
+        last = [dim for dim in inner if dim >= 0 and space.axes[dim] < rows]
+        return [*(dim for dim in free if dim not in last), *last]
     orders = [inner, *map(list, permutations(sorted(minor - {-1})))]
     return min(
         ([*(dim for dim in free if dim not in last), *(dim for dim in last if dim >= 0)] for last in orders),

@@ -1,4 +1,4 @@
-"""What a map kernel decides before it emits: partitions, homes of inputs and outputs."""
+"""What a map kernel decides before it emits: its partitions, and what stays on chip in these."""
 
 from __future__ import annotations
 
@@ -6,24 +6,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 
-from neuronx_cc.codegen.context import Context, squeezed
+from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.emission.accesses import Alloc
-from neuronx_cc.codegen.emission.builder import Block
-from neuronx_cc.codegen.emission.views import Affine, Atom, View, outermost, unplaced
+from neuronx_cc.codegen.emission.views import Affine, Atom, View
 from neuronx_cc.codegen.formation.graph import Kernel, base, squeeze, trace
 from neuronx_cc.codegen.maps.axes import (
     SMALL_SHARE,
-    axes_view,
     full_view,
     is_laid_out,
-    is_small,
-    laid_out,
     unsqueezed,
     value_view,
 )
-from neuronx_cc.codegen.movement.straight import direct, pays
-from neuronx_cc.codegen.movement.transfer import stored_ns, transfer
-from neuronx_cc.codegen.movement.transpose_kernel import turn_squares
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.program import Space, Stream
 from neuronx_cc.ir.isa.timing import Timing
@@ -63,6 +56,18 @@ class MapPlan:
     partitions: Partitions | None = None
     transposed: dict[hlo.SSAValue, View] = field(default_factory=dict)
     """Inputs whose neighbours in memory go to different partitions: see ``maps.transposed``."""
+    along: int = -1
+    """The axis of rows that are folded along which neighbours in memory lie, of all large inputs; -1 without one."""
+
+    def gives_turned(self, value: hlo.SSAValue) -> bool:
+        """Whether rows lie across memory, and all that reads the result ``value`` wants it so as well."""
+        if self.along < 0 or self.spreads_rows or self.kernel.is_row(hlo.shape_of(value)):
+            return False
+        last = hlo.shape_of(value).rank - 1
+        readers = [use.operation for use in value.uses if use.operation not in self.kernel.ops]
+        return bool(readers) and all(
+            isinstance(op, hlo.TransposeOp) and op.dimensions.data[-1] != last for op in readers
+        )
 
     def is_shared(self, shape: hlo.Shape) -> bool:
         """Whether all partitions have a value, which is one of a row that lies across them."""
@@ -72,6 +77,11 @@ class MapPlan:
     def spreads_rows(self) -> bool:
         """Whether rows that are folded lie across the partitions."""
         return self.partitions is not None and self.kernel.reduced > 0 and len(self.kernel.rows) <= self.partitions.axis
+
+    @property
+    def holds_rows(self) -> bool:
+        """Whether a partition's elements of all axes but the one on the partitions lie side by side."""
+        return self.kernel.scanned >= 0 or self.spreads_rows
 
 
 def external_operands(context: Context, plan: MapPlan, member: dict[hlo.SSAValue, Kernel]) -> list[hlo.SSAValue]:
@@ -125,7 +135,7 @@ def choose_partitions(
         votes = {partitions: count for partitions, count in votes.items() if partitions.inner == 1}
     if votes:
         best = max(votes, key=lambda partitions: (votes[partitions], -partitions.axis))
-        if stores and _is_column(kernel.shape, best):
+        if stores and is_column(kernel.shape, best):
             return Partitions(0, kernel.shape[0] // best.size, best.size)
         fills = best.size >= 32 or prod(kernel.shape) <= best.size * LEAST_CUT
         outer = best.axis < len(kernel.shape) - 1 and fills
@@ -164,7 +174,7 @@ def counted_axes(plan: MapPlan) -> set[int]:
     return {plan.kernel.axis_of(op.shape.dims, op.iota_dimension.data) for op in counting} | set(plan.iotas.values())
 
 
-def _is_column(shape: Sequence[int], partitions: Partitions) -> bool:
+def is_column(shape: Sequence[int], partitions: Partitions) -> bool:
     """Whether a vector lies with neighbours on neighbouring partitions, several times around: a DMA would move each
     element by itself. Its rows of all partitions are whole runs, no more of them than partitions.
     """
@@ -229,105 +239,10 @@ def partition_divisor(size: int, most: int = 128) -> int:
     return next(count for count in range(min(most, size), 0, -1) if size % count == 0)
 
 
-def choose_input(context: Context, plan: MapPlan, value: hlo.SSAValue) -> View:
-    """A home that the kernel can address: resident with the same partitions, else HBM (copied if it lies across)."""
-    if value in plan.transposed:
-        return plan.transposed[value]
-    for view in context.views(value):
-        full = full_view(view, plan.kernel)
-        scalar = plan.partitions is None and not squeezed(view).dims
-        if (plan.partitions is not None or scalar) and view.in_sbuf and partitions_of(full) == plan.partitions:
-            return full
-        if (
-            plan.partitions is not None
-            and view.in_sbuf
-            and (rows := _column_as_rows(context, value, full, plan)) is not None
-        ):
-            return rows
-    first = context.views(value)[0]
-    if is_small(first, plan.kernel) and not lies_along(full_view(first, plan.kernel), plan):
-        return laid_out(context, value, plan.kernel)
-    full = full_view(context.hbm(value), plan.kernel)
-    if not _is_cut(full, plan):
-        return full_view(context.dense(value), plan.kernel)
-    if plan.partitions is None or not lies_across(full, plan.partitions, context.timing):
-        return full
-    stored = [full_view(view, plan.kernel) for view in context.views(value) if not view.in_sbuf]
-    ready = next(
-        (view for view in stored if not lies_across(view, plan.partitions, context.timing) and _is_cut(view, plan)),
-        None,
-    )
-    if ready is not None:
-        return ready
-    dense = unplaced(full.dtype, squeeze(hlo.shape_of(value).dims))
-    across = lies_across(full_view(dense, plan.kernel), plan.partitions, context.timing)
-    if not isinstance(value.owner, hlo.BroadcastOp) and not across:
-        return full_view(context.dense(value), plan.kernel)
-    return full_view(_transposed(context, value, plan.partitions.axis), plan.kernel)
-
-
-def _column_as_rows(context: Context, value: hlo.SSAValue, column: View, plan: MapPlan) -> View | None:
-    """A column on chip (see ``_is_column``), transposed so that each of its rows lies on a partition: another home."""
-    partitions, found = plan.partitions, partitions_of(column)
-    shape = plan.kernel.shape
-    if (
-        partitions is None
-        or found is None
-        or not _is_column(shape, found)
-        or partitions != Partitions(0, partitions.size, found.size)
-    ):
-        return None
-    if len(column.dims[0]) != 2:
-        return None
-    alloc = context.new_resident(value, found.size * itemsize(column.dtype))
-    if alloc is None:
-        return None
-    rows = resident_view(alloc, column.dtype, shape, partitions)
-    (outer, partition), (row, inner) = column.dims[0], rows.dims[0]
-    turn_squares(
-        context.builder,
-        Block(alloc, rows.dtype, rows.start, (row, inner)),
-        Block(column.alloc, column.dtype, column.start, (partition, outer)),
-    )
-    home = value_view(rows, plan.kernel, hlo.shape_of(value).dims)
-    if home is not None:
-        context.homes.setdefault(value, []).append(home)
-    return rows
-
-
-def _is_cut(view: View, plan: MapPlan) -> bool:
-    """Whether each box of the kernel is a view: where partitions do not divide their axis, ``view`` is cut along it."""
-    if plan.partitions is None:
-        return True
-    axis, step = plan.partitions.axis, plan.partitions.size * plan.partitions.inner
-    size = plan.kernel.shape[axis]
-    rest = size % step
-    return not rest or all(view.slice(axis, *part) is not None for part in ((0, size - rest), (size - rest, rest)))
-
-
 def lies_along(full: View, plan: MapPlan) -> bool:
     """Whether a view of the kernel's space has one step along the partitions and one from each group of them on."""
     partitions = plan.partitions
     return partitions is None or is_laid_out(full, partitions.axis, partitions.size * partitions.inner)
-
-
-def _transposed(context: Context, value: hlo.SSAValue, axis: int) -> View:
-    """A copy of ``value`` in HBM whose outermost dim is the one on the partitions, of what is repeated only once."""
-    shape = hlo.shape_of(value)
-    if isinstance(value, hlo.OpResult) and isinstance(value.op, hlo.BroadcastOp):
-        dim, dimensions = [dim for dim, size in enumerate(shape.dims) if size != 1][axis], value.op.dimensions.data
-        source = hlo.shape_of(value.op.operand).dims
-        if dim in dimensions and source[place := dimensions.index(dim)] != 1:
-            return _transposed(context, value.op.operand, len(squeeze(source[:place]))).broadcast(
-                shape.dims, dimensions
-            )
-    target = outermost(
-        context.own_hbm(base(value), shape), [dim for dim, size in enumerate(shape.dims) if size != 1][axis : axis + 1]
-    )
-    if not transfer(context.builder, target, context.hbm(value), Stream.DMA_LOAD, force=True):
-        transfer(context.builder, target, context.dense(value), Stream.DMA_LOAD, force=True)
-    context.homes.setdefault(value, []).append(target)
-    return target
 
 
 def lies_across(view: View, partitions: Partitions, timing: Timing) -> bool:
@@ -394,6 +309,7 @@ def resident_bytes(context: Context, plan: MapPlan, value: hlo.SSAValue, step: i
         partitions is None
         or only_stored(context, [value], step)
         or plan.is_shared(shape)
+        or plan.gives_turned(value)
         or not divides(plan.kernel.shape, partitions)
     ):
         return 0
@@ -408,46 +324,6 @@ def _is_view_of(kernel: Kernel, partitions: Partitions, shape: hlo.Shape) -> boo
     dims = kernel.rows if kernel.is_row(shape) else kernel.shape
     made = resident_view(Alloc(Space.SBUF, 0, 0), shape.dtype, dims, partitions)
     return value_view(made, kernel, shape.dims) is not None
-
-
-def choose_output(context: Context, plan: MapPlan, value: hlo.SSAValue, step: int) -> View:
-    """Resident in the kernel's partitions if it fits and is used again soon; else HBM."""
-    shape = hlo.shape_of(value)
-    partitions = plan.partitions
-    dims = plan.kernel.rows if plan.kernel.is_row(shape) else plan.kernel.shape
-    target = context.outputs.get(value)
-    if target is not None and target.in_sbuf and partitions_of(axes_view(target, plan.kernel)) == partitions:
-        return target
-    if partitions is not None and (nbytes := resident_bytes(context, plan, value, step)):
-        alloc = context.new_resident(value, nbytes)
-        if alloc is not None:
-            made = _resident_rows if plan.kernel.scanned >= 0 and partitions.inner == 1 else resident_view
-            view = value_view(made(alloc, shape.dtype, dims, partitions), plan.kernel, shape.dims)
-            assert view is not None, "what stays is a view of its value"
-            return view
-    if partitions is None and not dims and context.prefix:
-        alloc = context.new_resident(value, itemsize(shape.dtype))
-        if alloc is not None:
-            return View(alloc, shape.dtype, Affine(alloc.lo), tuple(() for _ in shape.dims))
-    if partitions is None or partitions.inner > 1:
-        return context.new_hbm(value)  # neighbours lie on one partition, or all have the same
-    there = _partitions_first(unplaced(shape.dtype, shape.dims), plan.kernel, partitions.axis)
-    nbytes, ns = direct(context, there)
-    if plan.kernel.is_row(shape):
-        whole = [size - size % partitions.size * (axis == partitions.axis) for axis, size in enumerate(dims)]
-        tile = resident_view(Alloc(Space.SBUF, 0, 0), shape.dtype, whole, partitions)
-        ns = min(ns, stored_ns(context.builder, unplaced(shape.dtype, whole), tile))
-    if not pays(context, value, there, nbytes, ns):
-        return context.new_hbm(value)
-    return _partitions_first(context.own_hbm(value, shape), plan.kernel, partitions.axis)
-
-
-def _partitions_first(home: View, kernel: Kernel, axis: int) -> View:
-    """``home`` with the dims outermost, of those that are not 1, that the kernel's ``axis`` is."""
-    counts = kernel.joined or (1,) * (axis + 1)
-    dims = [dim for dim, size in enumerate(home.shape) if size != 1]
-    start = sum(counts[:axis])
-    return outermost(home, dims[start : start + counts[axis]])
 
 
 def resident_view(alloc: Alloc, dtype: str, dims: Sequence[int], partitions: Partitions) -> View:
@@ -471,8 +347,8 @@ def resident_view(alloc: Alloc, dtype: str, dims: Sequence[int], partitions: Par
     return View(alloc, dtype, Affine(alloc.lo), tuple(reversed(atoms)))
 
 
-def _resident_rows(alloc: Alloc, dtype: str, dims: Sequence[int], partitions: Partitions) -> View:
-    """As ``resident_view``, but what a scan makes in one step, all but the axis of the partitions, is dense."""
+def held_rows(alloc: Alloc, dtype: str, dims: Sequence[int], partitions: Partitions) -> View:
+    """As ``resident_view``, but all axes but that of the partitions are dense: a step of a scan, an image."""
     axis = partitions.axis
     view = resident_view(alloc, dtype, (dims[axis], *dims[:axis], *dims[axis + 1 :]), replace(partitions, axis=0))
     return view.transpose([*range(1, axis + 1), 0, *range(axis + 1, len(dims))])

@@ -71,6 +71,21 @@ def tile_elements(
     return fits
 
 
+def whole_runs(
+    builder: Builder, plan: MapPlan, sizes: Sequence[int], reduced: Sequence[bool], elements: int, most: int
+) -> int:
+    """Elements of a tile of whole rows: as many rows as a bank has sums of, more than ``elements`` where neighbours in
+    memory are of neighbouring rows; ``most`` fit.
+    """
+    row = prod(size for size, folded in zip(sizes, reduced, strict=True) if folded)
+    if plan.spreads_rows:
+        return min(elements, builder.sizes.bank_columns * row)
+    if not plan.kernel.reduced or plan.kernel.scanned >= 0 or reduced[-1]:
+        return elements
+    run = min(sizes[-1], builder.timing.long_run // itemsize("f32"))
+    return max(elements, min(most, row * run))
+
+
 def _tiles(timing: Timing, loads: Sequence[Block], stores: Sequence[Block], whole: int, ops: int, most: int) -> int:
     """Tiles, at most ``most``, of ``whole`` elements a partition of least estimated time: runs get short."""
 

@@ -16,7 +16,7 @@ from neuronx_cc.codegen.emission.builder import Affine, Block, Ring, merge_free
 from neuronx_cc.codegen.emission.emitter import Emitter
 from neuronx_cc.codegen.emission.tiles import TilePool, tile_in
 from neuronx_cc.codegen.emission.views import Atom, View, coalesce
-from neuronx_cc.codegen.maps.axes import full_view
+from neuronx_cc.codegen.maps.axes import full_view, minor_axis
 from neuronx_cc.codegen.maps.plan import MapPlan, Partitions, load_stream, partition_divisor
 from neuronx_cc.codegen.movement.halves import HALVES, halves_of, part_of
 from neuronx_cc.codegen.movement.transfer import copy
@@ -81,12 +81,6 @@ def turn(context: Context, plan: MapPlan, external: Sequence[hlo.SSAValue]) -> N
     fits = SPARE * _nbytes(timing, found, width) <= builder.sbuf.largest_gap() and builder.psum.largest_gap()
     if fits and time < _ahead(timing, size, others, width):
         plan.partitions, plan.transposed = found, across
-
-
-def minor_axis(view: View) -> int:
-    """The axis of one stride along which neighbours lie in memory; -1 without one."""
-    size = itemsize(view.dtype)
-    return next((axis for axis, atoms in enumerate(view.dims) if len(atoms) == 1 and atoms[0].stride == size), -1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from neuronx_cc.codegen.emission.memory import Alloc
 from neuronx_cc.codegen.emission.views import linear
 from neuronx_cc.codegen.formation.graph import Kernel
 from neuronx_cc.codegen.maps.axes import axes_view
-from neuronx_cc.codegen.maps.plan import _partitions_first
+from neuronx_cc.codegen.maps.homes import _partitions_first
 from neuronx_cc.ir.isa.program import Space
 
 
