@@ -79,7 +79,7 @@ def cases() -> dict[str, Case]:
     found["scatter 1M into 1M"] = Case(
         lambda x, i, u: x.at[i].set(u, mode="drop"), [flat, where, flat + 1], 3 * flat.nbytes + where.nbytes
     )
-    found |= _picks(floats, below) | _narrow_rows(floats, below)
+    found |= _picks(floats, below) | _narrow_rows(floats, below) | _biases(floats, below)
     cache, row = floats(12, 1024, 64), floats(12, 1, 64)
     found["KV cache, one row"] = Case(
         lambda c, r, at: lax.dynamic_update_slice(c, r, (0, at, 0)), [cache, row, np.int32(700)], 2 * cache.nbytes
@@ -158,6 +158,20 @@ def _narrow_rows(floats: Callable[..., Array], below: Callable[..., Array]) -> d
     for bins in (16, 256):
         found[f"histogram 64K into {bins}"] = Case(
             lambda i, bins=bins: jnp.bincount(i, length=bins), [below(bins, 65536)], 4 * 65536
+        )
+    return found
+
+
+def _biases(floats: Callable[..., Array], below: Callable[..., Array]) -> dict[str, Case]:
+    """What attentions add to their scores by the distance of two places, a row of heads for each distance."""
+    found: dict[str, Case] = {}
+    for heads, distances, places in ((4, 196, 196), (12, 729, 196), (16, 32, 512)):
+        biases, where = floats(heads, distances), below(distances, places, places)
+        nbytes = biases.nbytes + (1 + heads) * where.nbytes
+        name = f"biases {heads}x{distances} of {places}"
+        found[name] = Case(lambda x, i: jnp.take(x, i, axis=1, mode="clip"), [biases, where], nbytes)
+        found[f"{name}, heads last"] = Case(
+            lambda x, i: jnp.transpose(jnp.take(x, i, axis=0, mode="clip"), (2, 0, 1)), [biases.T, where], nbytes
         )
     return found
 

@@ -26,7 +26,7 @@ from neuronx_cc.ir.isa.program import Space, Stream
 from neuronx_cc.ir.small_types import COMPUTED
 from neuronx_cc.ir.types import itemsize
 from neuronx_cc.passes.indexing.costs import Costs
-from neuronx_cc.passes.indexing.tables import GROUPS, STAGE_SHARE, gathered, list_entries
+from neuronx_cc.passes.indexing.tables import GROUPS, STAGE_SHARE, fills, gathered, list_entries
 
 TABLE_SHARE = (8, 11)
 """Of a partition of SBUF: a table."""
@@ -119,8 +119,11 @@ def gather(context: Context, op: hlo.GatherOp) -> None:
     context.homes[op.result] = [context.new_hbm(op.result)]
     axis = next(dim for dim in (1, 2, 3) if dim not in op.dims.data.offset_dims)
     rows = _array(context, op.result, axis)
-    shares = Costs(context.timing).shares(gathered(op))
-    _Walk(context, _array(context, op.lhs, 2), _numbers(context, op.rhs), rows, "", shares).emit()
+    problem = gathered(op)
+    shares = Costs(context.timing).shares(problem)
+    walk = _Walk(context, _array(context, op.lhs, 2), _numbers(context, op.rhs), rows, "", shares)
+    walk.fills = fills(context.timing, problem, shares)
+    walk.emit()
 
 
 def scatter(context: Context, op: hlo.ScatterOp) -> None:
@@ -142,6 +145,8 @@ class _Walk:
         self.kind = kind
         """The combiner of a scatter; empty for a gather."""
         self.result: _Array | None = None
+        self.fills = False
+        """Whether transfers fill what tables and lists leave of their tiles; else engines clear it ahead of them."""
         self.shares = shares
         """Processors that have the same table and divide its list."""
         passes = -(-tables.count * shares // GROUPS)
@@ -226,9 +231,9 @@ class _Walk:
         if array.splat is not None:
             self.builder.memset(tile.flat(), array.splat)
             return
-        partial = part.count * part.groups * part.copies < slots * partitions
+        cleared = not self.fills and part.count * part.groups * part.copies < slots * partitions
         if array.lead == 1:
-            if partial:
+            if cleared:
                 self.builder.memset(tile.flat(), 0)
             for outside, inside in self._parts(tile, array):
                 self._transfer(inside, outside, part, False)
@@ -236,7 +241,7 @@ class _Walk:
         pool = self._pool(array)
         for outside, inside in self._parts(tile, array):
             stage = pool.tile([outside.lead, slots, array.width], array.dtype, partitions)
-            if partial:
+            if cleared:
                 self.builder.memset(stage.flat(), 0)
             self._transfer(stage, outside, part, False)
             self._bits(inside, stage)
@@ -283,20 +288,37 @@ class _Walk:
             self._move(tile, array, part, 0, store)
             return
         for group in range(part.groups * copies):
-            self._move(tile, array, part.of(group // copies), group * lanes, store)
+            one, first = part.of(group // copies), group * lanes
+            self._move(tile, array, one, first, store)
+            if self.fills and not store and part.count < slots * lanes:
+                self._fill(tile, array, one, (first, lanes))
 
     def _move(self, tile: Block, array: _Array, part: _Part, partition: int, store: bool) -> None:
         """Rows that follow upon each other in memory: to or from partitions ``partition`` and on."""
-        _, lead, slots, width = tile.dims
-        full, rest = divmod(part.groups * part.count, slots.size)
-        for start, partitions, entries in ((0, full, slots.size), (full, 1, rest)):
-            if not partitions or not entries:
-                continue
-            outside = array.partitions(part.table, part.first + start * slots.size, partitions, entries)
-            atoms = (Atom(partitions, 1, True), lead, Atom(entries, slots.stride), width)
-            inside = Block(tile.alloc, tile.dtype, tile.offset, atoms, partition + start)
-            ends = (outside, inside) if store else (inside, outside)
-            copy(self.builder, *ends, Stream.DMA_STORE if store else Stream.DMA_LOAD)
+        slots = tile.dims[2].size
+        full, rest = divmod(part.groups * part.count, slots)
+        for start, partitions, entries in ((0, full, slots), (full, 1, rest)):
+            outside = array.partitions(part.table, part.first + start * slots, partitions, entries)
+            ends = outside, _places(tile, partition + start, partitions, 0, entries)
+            self._copy(*(ends if store else ends[::-1]), store)
+
+    def _fill(self, tile: Block, array: _Array, part: _Part, group: tuple[int, int]) -> None:
+        """The places of a ``group`` (first partition, partitions) that are left: by first rows, which nobody looks at.
+
+        Engines that are busy with the tables before need not come to clear them before the transfer may begin.
+        """
+        (first, lanes), slots = group, tile.dims[2].size
+        full, rest = divmod(part.count, slots)
+        after = full + 1 if rest else full
+        for start, partitions, place, entries in ((full, 1, rest, slots - rest), (after, lanes - after, 0, slots)):
+            if rest or start == after:
+                source = array.partitions(part.table, part.first, 1, entries)
+                source = source.of((Atom(partitions, 0), *source.dims[1:]))
+                self._copy(_places(tile, first + start, partitions, place, entries), source, False)
+
+    def _copy(self, target: Block, source: Block, store: bool) -> None:
+        if all(atom.size for atom in target.dims):
+            copy(self.builder, target, source, Stream.DMA_STORE if store else Stream.DMA_LOAD)
 
     def _tile(self, tile: Block, part: _Part, entries: int, base: Block | None, fresh: bool) -> None:
         """Some entries of each list, ``entries`` a partition."""
@@ -304,7 +326,7 @@ class _Walk:
         numbers = self.lists.tile([entries, 1], self.numbers.dtype, partitions)
         rows = self.lists.tile([entries, self.rows.lead * self.rows.width], self.rows.dtype, partitions)
         keep = not self.kind and not fresh
-        if part.count < entries * self._partitions(1):
+        if not self.fills and part.count < entries * self._partitions(1):
             builder.emit("memset", Stream.GPSIMD, [numbers.flat()], [], imm=[-1])
         for outside, inside in self._parts(numbers, self.numbers):
             self._transfer(inside, outside, part, False)
@@ -324,3 +346,10 @@ class _Walk:
             self._store(rows, self.rows, part)
         self.lists.give_back(numbers)
         self.lists.give_back(rows)
+
+
+def _places(tile: Block, partition: int, partitions: int, first: int, entries: int) -> Block:
+    """``entries`` places from ``first`` on of some partitions of a tile [lead, slots, width]."""
+    _, lead, slots, width = tile.dims
+    atoms = (Atom(partitions, 1, True), lead, Atom(entries, slots.stride), width)
+    return Block(tile.alloc, tile.dtype, tile.offset + first * slots.stride, atoms, partition)

@@ -74,13 +74,13 @@ def _rows(costs: Costs, asked: Asked) -> Iterator[Plan]:
     contiguous = row * (w.sizes[w.spread[-1]] if w.spread else 1)
     labels: list[Label] = [("batch", axis) for axis in range(len(w.batch))]
     labels += [("window", dim) for dim in (*w.spread, *w.between, *w.after)]
-    after = asked.turned(costs, labels) + costs.timing.transfer_latency  # of numbers, before there is a first row
-    yield Plan(costs.rows(w.count, contiguous, runs) + after, "rows")
+    first = costs.timing.transfer_latency  # of numbers, before there is a row
+    yield Plan(first + costs.rows(w.count, contiguous, runs) + asked.turned(costs, labels), "rows")
     if w.between:
         total = contiguous * runs
         nbytes = asked.size * prod(w.dims)
         transposed = costs.transposed(nbytes + total * w.count) + costs.rows(w.count, total)
-        yield Plan(transposed, "transposed")
+        yield Plan(first + transposed, "transposed")
 
 
 def _tables(costs: Costs, asked: Asked) -> Iterator[Plan]:

@@ -27,6 +27,8 @@ TURNED_SHARE = (6, 11)
 """The same where the elements of a row are brought together."""
 STAGE_SHARE = (2, 11)
 """The same of a part of a table as it lies in HBM then."""
+FILLING = 8
+"""Latencies of a transfer that a walk takes at least for others to be hidden behind it that fill tiles."""
 MAX_LIST = 1024
 """Entries a partition of one tile."""
 
@@ -73,6 +75,13 @@ def gathered(op: hlo.GatherOp) -> Tables:
 def list_entries(sizes: Sizes, row: int) -> int:
     """Entries a partition of one tile of rows of ``row`` bytes."""
     return max(1, min(MAX_LIST, sizes.sbuf_share(LIST_SHARE) // row))
+
+
+def fills(timing: Timing, t: Tables, shares: int) -> bool:
+    """Whether walks are so long that transfers for later tables rather fill their tiles than wait for engines."""
+    entries = min(ceil(t.entries / (LANES * shares)), list_entries(timing.sizes, t.row))
+    walk = _walk(timing, t.row, entries).work.gpsimd
+    return t.count * shares > GROUPS and walk > FILLING * timing.transfer_latency
 
 
 def gather_ns(timing: Timing, t: Tables, shares: int) -> float:

@@ -1,5 +1,6 @@
 """Steps of random JAX programs around the kernels that plans are made for, at the sizes at which plans change:
-attentions, contractions with what follows them, norms, convolutions with what stands around them, and their gradients.
+attentions, contractions with what follows them, norms, convolutions with what stands around them, and their gradients;
+rows of tables by indices.
 """
 
 from __future__ import annotations
@@ -457,10 +458,43 @@ def _conv_gradient(g: Sketch, x: Value, k: Value, convolve: str, dims: tuple[int
             y = _step(g, y)
 
 
+# ---- gathers and scatters of short rows ----------------------------------------------------------------------
+
+
+def tables(g: Sketch) -> None:
+    """Rows of a small table by many indices, whose elements lie in any order in it and in the result."""
+    dtype = g.random.choice(("f32", "f32", "bf16", "s32", "u8", "f16", "pred"))
+    heads, height = edge(g, 197), g.random.choice((edge(g, 2048), edge(g, 257), 729, 5000))
+    batches = g.random.choice((0, 0, 0, 1, 2, 3, 8, 9))
+    listed = (edge(g, 257, 7), edge(g, 64)) if g.chance(0.5) else (edge(g, 2048),)
+    while heads * prod(listed) * max(batches, 1) > 2 * g.largest or heads * height * max(batches, 1) > 2 * g.largest:
+        heads, listed, batches = max(1, heads // 2), (max(1, listed[0] // 2), *listed[1:]), batches // 2
+        height = max(1, height // 2)
+    form = g.random.choice(("hr", "rh", "hrw", "rhw", "hwr"))
+    sizes = {"h": heads, "r": height, "w": g.random.choice((1, 2, 3, 5))}
+    dims, axis = tuple(sizes[letter] for letter in form), form.index("r")
+    outer = (batches,) if batches else ()
+    x, i = g.make(dtype, (*outer, *dims)), g.make("s32", (*outer, *listed))
+    result = (*dims[:axis], *listed, *dims[axis + 1 :])
+    order = tuple(g.random.sample(range(len(result)), len(result)))
+    if g.chance(0.5):  # those of rows ahead, as heads stand in scores
+        inside = range(axis, axis + len(listed))
+        order = (*(at for at in range(len(result)) if at not in inside), *inside)
+    first, taken = len(g.values), f"jnp.take(x, i, axis={axis}, mode='clip')"
+    if g.chance(0.7):
+        taken, result = f"{taken}.transpose({order})", tuple(result[at] for at in order)
+    function = f"lambda x, i: {taken}"
+    function = f"jax.vmap({function})" if batches else f"({function})"
+    index = f"(jnp.abs({i.name}) * 7 + 1) % {height + 2} - 1"
+    y = g.let(f"{function}({x.name}, {index})", x.dtype, (*outer, *result), x.most, x.exact)
+    alone(g, first, y)
+
+
 NEIGHBOURHOODS = {
     "attention": (attention,),
     "epilogue": (epilogue,),
     "rows": (rows,),
     "norm": (norm,),
     "block": (block,),
+    "tables": (tables,),
 }

@@ -94,6 +94,24 @@ def test_rows_brought_together_from_tables_larger_than_their_partitions(
     check_function(lambda x, i: jnp.take(x, i, axis=1, mode="clip"), x, i)
 
 
+@pytest.mark.parametrize(("rows", "height", "count"), [(32, 50, 3500), (18, 33, 3001), (40, 16, 3584)])
+@pytest.mark.parametrize("across", [1, 2])
+def test_tables_one_after_the_other(
+    rows: int, height: int, count: int, across: int, monkeypatch: pytest.MonkeyPatch, random: np.random.Generator
+) -> None:
+    """What tables and lists leave of their tiles is filled by transfers, which wait for no engine."""
+
+    def of_some(costs: Costs, asked: Asked) -> Plan:
+        return next(
+            plan for plan in gather_plan.candidates(costs, asked) if (plan.form, plan.across) == ("groups", across)
+        )
+
+    monkeypatch.setattr(gather, "choose", of_some)
+    x, i = values(random, np.float32, [rows, height]), random.integers(-1, height + 1, count).astype(np.int32)
+    compiled = check_function(lambda x, i: jnp.take(x, i, axis=1, mode="clip"), x, i)
+    assert not any(getattr(record, "op", "") == "memset" for record in compiled.program.records)
+
+
 def _gathers(function: Callable[..., Any], *inputs: Any) -> list[tuple[int, ...]]:
     """Results of the gathers that the passes leave."""
     module = parse_text(text_of(function, *inputs))
