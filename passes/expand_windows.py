@@ -13,6 +13,7 @@ dilation, and is either a running fold along the last dim or folds no dim from e
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import prod
 
 import numpy as np
@@ -41,12 +42,31 @@ def run(module: HloModule, context: PassContext) -> None:
         for op in list(ops_of(computation.block)):  # the elements after an op are erased with it
             if not isinstance(op, hlo.ReduceWindowOp):
                 continue
-            window = map(trimmed, op.window.data, hlo.shape_of(op.operands[0]).dims)
-            op.properties["window"] = hlo.WindowAttr(tuple(window))
             kind = computation_kind(module.computation(op.to_apply.data[0])) if len(op.operands) == 2 else ""
+            _trim(module, op, kind)
             results = [_Known(module, op, kind).result()] if kind else own_windows(module, op)
             if results[0] is not op.results[0]:
                 replace_results(op, results)
+
+
+def _trim(module: HloModule, op: hlo.ReduceWindowOp, kind: str) -> None:
+    """Leave out of the windows what lies in the padding for all, also where the program pads with a neutral number."""
+    pad, window = defining_op(op.operands[0]), op.window.data
+    if kind and isinstance(pad, hlo.PadOp) and splat_number(pad.rhs, module) == identity_of(kind, op.shape.dtype):
+        pairs = list(zip(window, pad.padding.data, strict=True))
+        if all(dim.lhs_dilation == 1 and min(place.low, place.high) >= 0 for dim, place in pairs):
+            joint = [_joint(*each) for each in pairs]
+            short = tuple(map(trimmed, joint, hlo.shape_of(pad.lhs).dims))
+            if any(dim.size < other.size for dim, other in zip(short, window, strict=True)):
+                op.operands = [pad.lhs, op.operands[1]]
+                window = short
+    window = tuple(map(trimmed, window, hlo.shape_of(op.operands[0]).dims))
+    op.properties["window"] = hlo.WindowAttr(window)
+
+
+def _joint(dim: WindowDim, pad: PadDim) -> WindowDim:
+    """The window of an array that ``pad`` pads."""
+    return replace(dim, pad_low=dim.pad_low + pad.low, pad_high=dim.pad_high + pad.high, lhs_dilation=pad.interior + 1)
 
 
 def own_windows(module: HloModule, op: hlo.ReduceWindowOp) -> list[Value]:
