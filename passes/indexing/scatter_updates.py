@@ -108,7 +108,12 @@ def scattered(s: Scatter, kind: str, operands: list[Value], updates: list[Value]
     whole = prod(w.sizes[dim] for dim in w.between)
     rows = costs.rows(count, row) * ways + _beside_rows(s, operands, count)
     both_ways = costs.transposed(2 * _nbytes(operands) + _nbytes(updates))
-    transposed = both_ways + costs.rows(count // whole, row * whole) * ways if w.between else float("inf")
+    transposed = float("inf")
+    if w.between:
+        apart = prod(w.dims[dim] for dim in w.paired)
+        height = prod(w.dims[dim] for dim in w.reached if dim not in w.paired)
+        together = in_tables_ns(apart, height, row * whole, count // whole // apart)
+        transposed = both_ways + min(costs.rows(count // whole, row * whole) * ways, together)
     choices: list[tuple[float, Callable[[], list[Value]]]] = [
         (rows, lambda: _by_rows(s, kind, operands, updates)),
         (transposed, lambda: _transposed(s, kind, operands, updates)),

@@ -152,3 +152,28 @@ def test_plans_are_the_same_every_time() -> None:
     text = text_of(lambda x, i: x[:, i], np.zeros((6, 50), np.float32), np.zeros((3000,), np.int32))
     first, second = (compile_text(text, TRN1).program for _ in range(2))
     assert [str(record) for record in first.records] == [str(record) for record in second.records]
+
+
+@pytest.mark.parametrize("method", ["set", "add", "max"])
+@pytest.mark.parametrize("dtype", [np.float32, np.int32, ml_dtypes.bfloat16])
+def test_updates_of_all_heads_by_one_list(method: str, dtype: Any, random: np.random.Generator) -> None:
+    """The elements of all heads are one row, so that its number is looked at once."""
+    x, u = values(random, dtype, [6, 90]), values(random, dtype, [6, 20_000])
+    i = random.integers(-3, 93, 20_000).astype(np.int32)
+    i[:3] = [-1, -(2**31), 2**31 - 1]
+    if method == "add" and dtype is ml_dtypes.bfloat16:
+        u = np.sign(u)  # sums in the order of the list, rounded each time
+    text = text_of(lambda x, i, u: getattr(x.at[:, i], method)(u, mode="drop"), x, i, u)
+    module = parse_text(text)
+    run_passes(module, pipelines.pass_names(pipelines.DEFAULT_PIPELINE), PassContext(PassOptions(auto_cast="none")))
+    ops = [op for block in module.computations() for op in ops_of(block.block)]
+    looks = [hlo.shape_of(op.args[1]).size for op in ops if isinstance(op, hlo.ScatterOp)]
+    if not (method == "add" and dtype is ml_dtypes.bfloat16):  # processors would round sums of their own
+        assert max(looks) < 21_000
+    check_function(lambda x, i, u: getattr(x.at[:, i], method)(u, mode="drop"), x, i, u)
+
+
+def test_gradient_of_position_biases(random: np.random.Generator) -> None:
+    x, i = values(random, np.float32, [4, 49]), random.integers(0, 49, (49, 49)).astype(np.int32)
+    scores = values(random, np.float32, [4, 49, 49])
+    check_function(jax.grad(lambda x, i, s: jnp.sum(jnp.tanh(x[:, i]) * s)), x, i, scores)
