@@ -14,7 +14,6 @@ from typing import NamedTuple
 
 from neuronx_cc.codegen.convolutions.problem import Problem
 from neuronx_cc.codegen.convolutions.schedule import (
-    SPREAD_BUFFERS,
     Comes,
     Kernel,
     Schedule,
@@ -27,7 +26,7 @@ from neuronx_cc.codegen.convolutions.schedule import (
 from neuronx_cc.codegen.dots import conversion
 from neuronx_cc.codegen.movement.halves import HALVES
 from neuronx_cc.ir.isa.program import Stream
-from neuronx_cc.ir.isa.timing import F32_PSUM, NOTHING, Tile, Timing, Work, total
+from neuronx_cc.ir.isa.timing import F32, F32_PSUM, NOTHING, Tile, Timing, Work, total
 from neuronx_cc.ir.types import itemsize
 
 UNHIDDEN = 0.15
@@ -319,10 +318,8 @@ def _kernel(problem: Problem, schedule: Schedule, timing: Timing) -> tuple[Work,
         work += _transposed(problem, turned, timing)
         latency += _turnaround(problem, timing)
         if problem.pack > 1:
-            size = problem.pack * problem.inputs
-            spread = timing.engine("tensor_copy", Stream.GPSIMD, size).times(2 * problem.taps * tiles)
-            through = timing.latency(Stream.GPSIMD) + _turnaround(problem, timing)
-            work, latency = work + spread, latency + through * problem.taps * tiles / SPREAD_BUFFERS
+            outputs = problem.taps * schedule.outputs
+            work += timing.engine("tensor_tensor", Stream.VECTOR, outputs, (F32,), (F32_PSUM, F32), alu=("multiply",))
     if problem.converts_kernel:
         converted = _converted(problem, schedule, timing)
         work, latency = work + converted, latency + converted.bound

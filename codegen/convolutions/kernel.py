@@ -127,6 +127,7 @@ def emit(
         )
         emitter.over("memset", Stream.VECTOR, [zeros], [], imm=[0.0])
         kernels = Kernels(context, emitter, tiles, turner, placed, problem, schedule)
+        kernels.prepare()
         ready = None
         if placed.chain is not None:
             ready = placed.chain.ready(tuple(map(problem.repeats, problem.arrays)))

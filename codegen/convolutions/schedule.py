@@ -19,8 +19,6 @@ ROW_BUFFERS = 2
 """Of what is transposed next, or moved between its padding."""
 KERNEL_BUFFERS = 8
 """Of parts of a kernel that are transposed or spread next, at most: each takes the latency of a transfer to come."""
-SPREAD_BUFFERS = 4
-"""Of positions of kernels that share a tile: each goes through several engines."""
 KERNEL_SHARE = 16
 """They take one part in so many of the room."""
 MOST_TILES = 8
@@ -192,9 +190,10 @@ def footprint(problem: Problem, schedule: Schedule, sizes: Sizes) -> dict[tuple[
     if kernel_way(problem) is Kernel.TRANSPOSED:
         natural = natural_bytes(given, schedule.natural)
         tiles["natural kernel", kernel_buffers(problem, schedule, sizes)] = natural
-        bits = max(bits, natural if problem.pack == 1 else features)
+        bits = max(bits, natural)
         if problem.pack > 1:
-            tiles["spread kernel", SPREAD_BUFFERS] = features
+            tiles["features of each output", 1] = given.pack * given.inputs * itemsize("bf16")
+            tiles["outputs of each feature", 1] = given.pack_outputs * itemsize("f32")
     if kernel_way(problem) is Kernel.SPREAD:
         tiles["kernel of each group", kernel_buffers(problem, schedule, sizes)] = given.taps * given.outputs * size
         if given.kernel_in_rows:

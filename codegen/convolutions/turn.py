@@ -50,11 +50,14 @@ class Turner:
         """
         return count > 2 and self.emitter.builder.registers_left > SPARE_REGISTERS
 
-    def turn(self, source: Block, target: Block, alone: bool = False) -> None:
+    def turn(
+        self, source: Block, target: Block, alone: bool = False, copy: Callable[[Block, Block], None] | None = None
+    ) -> None:
         """Transpose [rows, chunks, partitions] into ``target`` [partitions, chunks, rows...], as many chunks as a bank
         holds.
 
-        ``alone``: nothing else is transposed in an iteration of the loop around.
+        ``alone``: nothing else is transposed in an iteration of the loop around. ``copy`` takes what is transposed out
+        of PSUM, where sums tell whether all of it was finite.
         """
         builder = self.emitter.builder
         rows, total = source.dims[0].size, source.dims[1].size
@@ -68,7 +71,10 @@ class Turner:
                 taken = [source.index(1, first + position) for position in range(count)]
                 bank = self.context.fixed.transposes(self.banks, taken, several=not (alone or loops))
                 split = bank.of((bank.dims[0], *dense([count, *sizes], "f32")))
-                self.leave(target.index(1, first, count), split, self.emitter.copy)
+                (copy or self._leave)(target.index(1, first, count), split)
+
+    def _leave(self, target: Block, bank: Block) -> None:
+        self.leave(target, bank, self.emitter.copy)
 
     def leave(self, target: Block, bank: Block, copy: Callable[[Block, Block], None]) -> None:
         """Copy what TensorE transposed, and note whether all values that it moved as such are finite."""

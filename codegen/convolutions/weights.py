@@ -18,7 +18,6 @@ from neuronx_cc.codegen.convolutions.placement import Placed
 from neuronx_cc.codegen.convolutions.problem import Problem, Segment, atom_of
 from neuronx_cc.codegen.convolutions.schedule import (
     ROW_BUFFERS,
-    SPREAD_BUFFERS,
     Kernel,
     Schedule,
     kernel_buffers,
@@ -79,6 +78,8 @@ class Kernels:
     """What the schedule makes of it."""
     schedule: Schedule
     _laid_out: dict[tuple[int, int, int, int], View] = field(default_factory=dict)
+    _groups: dict[int, Block] = field(default_factory=dict)
+    """First output -> [partitions, outputs]: ones where the output is of the feature's group."""
 
     def block(self, pack: PackAt, outs: OutputsAt) -> Block:
         """The kernel [partitions, chunks, kernel spatial..., outputs], spread as the copies of the input are."""
@@ -352,7 +353,7 @@ class Kernels:
             goal = target.index(len(target.dims) - 1, Affine(start), rows)
             if pack.groups > 1:
                 taps = natural.of((natural.dims[0], *natural.dims[3:], natural.dims[2]))
-                self._turn_pack(pack, start, taps, goal)
+                self._turn_pack(pack, start, taps, goal.of((goal.dims[0], *goal.dims[2:])))
                 continue
             for plane, half, byte in self.turner.carriers(natural):
                 self._turn_taps(plane, part_of(goal, half, byte), len(problem.features.segments) == 1)
@@ -379,25 +380,50 @@ class Kernels:
             place = goal.of((Atom(partitions.size, 1, True), together[1], target.dims[-1]))
             self.turner.turn(source.of((rows, together[0], Atom(partitions.size, partitions.stride))), place, loops)
 
-    def _turn_pack(self, pack: PackAt, start: int, natural: Block, target: Block) -> None:
-        """Tap by tap: spread [rows, inputs] to the columns of each row's group, then transpose."""
-        builder, problem = self.emitter.builder, self.placed.problem
-        if len(natural.dims) > 2:
-            for tap in builder.each(natural.dims[1].size):
-                self._turn_pack(pack, start, natural.index(1, tap), target.index(2, tap))
+    def prepare(self) -> None:
+        """Make what transposed packs of groups are multiplied with, outside loops."""
+        problem, builder = self.placed.problem, self.emitter.builder
+        if kernel_way(problem) is not Kernel.TRANSPOSED or problem.pack == 1:
             return
-        rows = natural.dims[0].size
-        wide = self.tiles.tile(problem.dtype, [pack.groups, problem.inputs], rows, "spread kernel", SPREAD_BUFFERS)
-        repeated = replace(natural, dims=(natural.dims[0], Atom(pack.groups, 0), natural.dims[1]))
-        steps = [1, -problem.outputs, 0]
-        below = [0.0, start, *steps]
-        above = [0.0, problem.outputs - 1 - start, *(-step for step in steps)]
-        builder.emit("affine_select", Stream.GPSIMD, [wide], [repeated], ["is_ge"], below)
-        builder.emit("affine_select", Stream.GPSIMD, [wide], [wide], ["is_ge"], above)
-        flat = replace(wide, dims=(wide.dims[0], Atom(pack.groups * problem.inputs, itemsize(problem.dtype))))
-        for plane, part, byte in self.turner.carriers(flat):
-            one = replace(plane, dims=(plane.dims[0], Atom(1, 0), plane.dims[1]))
-            self.turner.turn(one, part_of(target, part, byte))
+        height, features = min(builder.sizes.rows, builder.sizes.columns), problem.pack * problem.inputs
+        ones = self.tiles.tile("f32", [problem.pack_outputs], features, "outputs of each feature", 1)
+        for start in range(0, problem.pack_outputs, height):
+            rows = min(height, problem.pack_outputs - start)
+            natural = self.tiles.tile("bf16", [problem.pack, problem.inputs], rows, "features of each output", 1)
+            self.emitter.over("memset", Stream.GPSIMD, [natural], [], imm=[1.0])
+            steps = [1, -problem.outputs, 0]
+            above = [0.0, problem.outputs - 1 - start, *(-step for step in steps)]
+            for imm in ([0.0, start, *steps], above):
+                builder.emit("affine_select", Stream.GPSIMD, [natural], [natural], ["is_ge"], imm)
+            bank = self.context.fixed.transposes(self.turner.banks, [natural])
+            self._groups[start] = ones.index(1, Affine(start), rows)
+            self.emitter.copy(self._groups[start], bank.index(1, Affine(0)))
+
+    def _turn_pack(self, pack: PackAt, start: int, natural: Block, target: Block) -> None:
+        """Transpose [outputs, kernel..., inputs], repeated for all groups, and leave zeros but for its own group's."""
+        mask = self._groups[start].index(1, Affine(0), target.dims[-1].size).on_partitions(target.dims[0].size)
+        fast = self.turner.fast
+        for plane, half, byte in self.turner.carriers(natural):
+            self._turn_repeated(plane, part_of(target, half, byte), pack.groups, mask if fast else None)
+        if not fast:
+            self._select(target, target, mask)
+
+    def _turn_repeated(self, plane: Block, target: Block, groups: int, mask: Block | None) -> None:
+        """``plane`` [outputs, kernel..., inputs] -> ``target`` [inputs of all groups, kernel..., outputs]."""
+        rows, *kernel, inputs = plane.dims
+        taps = merge_free([plane.of((rows, *kernel)), target.of(target.dims[:-1])])
+        if len(taps[0].dims) > 2:
+            for tap in self.emitter.builder.each(kernel[0].size):
+                self._turn_repeated(plane.index(1, tap), target.index(1, tap), groups, mask)
+            return
+        of, to = (block.dims[1] if len(block.dims) > 1 else Atom(1, 0) for block in taps)
+        source, place = plane.of((rows, of, Atom(groups, 0), inputs)), target.of((target.dims[0], to, target.dims[-1]))
+        self.turner.turn(source, place, copy=None if mask is None else lambda out, bank: self._select(out, bank, mask))
+
+    def _select(self, out: Block, source: Block, mask: Block) -> None:
+        """``source`` [inputs of all groups, kernel..., outputs] times ``mask`` [inputs of all groups, outputs]."""
+        repeated = mask.of((mask.dims[0], *(Atom(atom.size, 0) for atom in out.dims[1:-1]), mask.dims[1]))
+        self.emitter.over("tensor_tensor", Stream.VECTOR, [out], [source, repeated], alu=["multiply"])
 
 
 def _of_segment(kernel: Block, segment: Segment) -> Block:
