@@ -7,6 +7,7 @@ Operand [G, A, R, B]: G tables of R rows of A x B elements. Indices [G, N]. Resu
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from math import ceil, prod
 
 from neuronx_cc.ir import hlo
@@ -84,6 +85,7 @@ def fills(timing: Timing, t: Tables, shares: int) -> bool:
     return t.count * shares > GROUPS and walk > FILLING * timing.transfer_latency
 
 
+@lru_cache(maxsize=4096)
 def gather_ns(timing: Timing, t: Tables, shares: int) -> float:
     """A gather from ``t`` whose lists are divided among ``shares`` processors each.
 

@@ -95,6 +95,33 @@ void accumulate(const Item& item, char* const* start, i64 first, i64 last, Works
     }
 }
 
+namespace {
+
+const i64 FEW = 8;            // elements below which `pairwise` takes one after the other
+const i64 SIDE_BY_SIDE = 16;  // results that are worth working on together
+
+// Folds `count` results side by side, element by element: the bits of `reduce` for few elements, and of extremes. `from`
+// is the first element of the first result, results' elements are `stride` bytes apart.
+void fold_few(const Item& item, char* from, i64 stride, int count, Workspace& w) {
+    const Nest& inside = item.inside;
+    const int type = int(item.operands[1].type), n = count;
+    const Step step = item.operations[0].step;
+    Rows parts(inside, 1, &from, 0);
+    bool first = true;
+    for (i64 part = 0; part < inside.rows; ++part, parts.next())
+        for (i64 k = 0; k < inside.inner; ++k, first = false) {
+            read(type, first ? w.a : w.b, parts.at[0] + k * parts.step(0), stride, n);
+            if (first) continue;
+            if (step == ADD) EACH w.a[i] += w.b[i];
+            else if (step == MAX) EACH w.a[i] = maximum(w.a[i], w.b[i]);
+            else EACH w.a[i] = minimum(w.a[i], w.b[i]);
+        }
+    if (step == ADD) EACH w.a[i] = one_nan(0.f + w.a[i]);
+    if (item.params[0]) EACH w.a[i] = -w.a[i];
+}
+
+}  // namespace
+
 // Operands: result, source; the nest has the outer dims (its last one counts, too), `inside` those that are reduced.
 // The one operation is add, max or min; params[0] tells whether the result is negated.
 void reduce(const Item& item, char* const* start, i64 first, i64 last, Workspace& w) {
@@ -104,7 +131,18 @@ void reduce(const Item& item, char* const* start, i64 first, i64 last, Workspace
     const Step step = item.operations[0].step;
     Rows rows(nest, 2, start, first / nest.inner);
     i64 at = first % nest.inner;
-    for (i64 unit = first; unit < last; ++unit) {
+    // sums of more go pairwise; extremes do not care, where neighbours are elements of other results
+    const bool across = step != ADD && rows.step(1) == size_of(type) && stride != size_of(type);
+    const bool few = (n < FEW || across) && nest.inner >= SIDE_BY_SIDE;
+    for (i64 unit = first, count; few && unit < last; unit += count) {
+        count = nest.inner - at < last - unit ? nest.inner - at : last - unit;
+        count = count < BLOCK ? count : i64(BLOCK);
+        fold_few(item, rows.at[1] + at * rows.step(1), rows.step(1), int(count), w);
+        write(int(item.operands[0].type), rows.at[0] + at * rows.step(0), rows.step(0), w.a, int(count));
+        at += count;
+        if (at == nest.inner) at = 0, rows.next();
+    }
+    for (i64 unit = first; !few && unit < last; ++unit) {
         char* source = rows.at[1] + at * rows.step(1);
         const float* values = w.row;
         if (inside.rows == 1 && type == F32 && stride == 4) {

@@ -421,6 +421,21 @@ def test_sums_and_extremes(rng):
 
 
 @built
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+@pytest.mark.parametrize(("results", "elements"), [(40, 5), (40, 12), (3, 5), (1100, 2)])
+def test_columns_are_folded_side_by_side(rng, dtype, results, elements):
+    """Results whose elements lie across rows; few of them, and more than go into one block."""
+    bench, size, outs = Bench(), STORAGE[dtype].itemsize, []
+    x = bench.load(np.abs(values(rng, dtype, (9, elements * results)).astype(np.float32)).astype(STORAGE[dtype]), dtype)
+    across = replace(x, dims=((9, 0), (results, size), (elements, results * size)))
+    for alu, flags in (("max", ()), ("min", ("negate",)), ("add", ())):
+        outs.append(dense(Space.SBUF, "f32", 60000 + 8192 * len(outs), (9, results)))
+        bench.emit(Instr("tensor_reduce", V, outs[-1:], (across,), (alu,), (), frozenset(flags)))
+    agree(bench, outs[:2])
+    agree(bench, outs, 1e-5)
+
+
+@built
 @pytest.mark.parametrize("shape", [(5, 40), (128, 3, 7), (9, 2, 2, 5)], ids=str)
 @pytest.mark.parametrize("first", ["add", "multiply", "max", "min"])
 def test_scans(rng, first, shape):
