@@ -123,7 +123,7 @@ def least(call: Callable[[], Any], repeat: int) -> float:
 
 DONATION = frozenset([8, 18])
 """Fields of an HloModuleProto that say which parameters a call may take for its results."""
-KILLERS = ("ragged-all-to-all-*",)
+KILLERS = ("ragged-all-to-all-*", "rng-[su]8", "rng-[su]16", "rng-f8*")
 """Programs that jaxlib 0.10.2's CPU client dies of."""
 
 
