@@ -145,6 +145,7 @@ def tile_in(
 
     ``several``: as for ``Builder.slot``.
     """
+    assert prod(sizes) * itemsize(dtype) <= ring.nbytes, "a tile fits its buffer"
     return Block(ring.alloc, dtype, builder.slot(ring, several), (Atom(partitions, 1, True), *dense(sizes, dtype)))
 
 

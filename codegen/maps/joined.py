@@ -265,9 +265,9 @@ def _incoming(context: Context, plan: MapPlan, value: hlo.SSAValue, elements: in
     """
     kernel, timing, home = plan.kernel, context.timing, context.views(value)[0]
     partitions, lies = plan.partitions or Partitions(-1, 1, 1), as_stored(value) if home.in_sbuf else home
-    if lies is None or not kernel.reduced:
-        return _array(kernel, partitions, value, elements, None if home.in_sbuf else full_view(home, kernel)), 0
-    lies = full_view(lies, kernel)
+    lies = None if lies is None else full_view(lies, kernel)
+    if lies is None or not kernel.reduced or max(varying(lies), default=0) < len(kernel.rows):
+        return _array(kernel, partitions, value, elements, None if home.in_sbuf else lies), 0
     array = _array(kernel, partitions, value, elements, lies)
     ordered = array._replace(run=max(array.run, timing.long_run))
     here, there = (timing.transfer(*each).bound for each in (array, ordered))

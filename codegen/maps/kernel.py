@@ -245,7 +245,9 @@ class _Box:
         own, timing = tiles_of.element_bytes, self.builder.timing
         elsewhere = {*self.plan.transposed, *resident}
         streamed = [self.blocks[value] for value in self.inputs if value not in elsewhere]
-        cut = partial(loops_around, timing, streamed, self.sizes, self._whole)
+        # sums over the partitions are within a bank, whatever lies between the elements of an array
+        around = streamed if self.crossing is None else []
+        cut = partial(loops_around, timing, around, self.sizes, self._whole)
         apart = sum(between(timing, block) * elements_of(block) for block in streamed)
         alive = own + ceil(apart / prod(self.sizes))
         room = int(self.builder.sbuf.largest_gap() * 0.95)

@@ -11,6 +11,8 @@ from generated import TRN1, check_function
 from jax import lax
 
 import neuronx_cc
+from neuronx_cc.codegen.maps import joined
+from neuronx_cc.ir.isa.timing import Timing
 
 SMALL = TRN1.with_settings(["memory.sbuf_partition_bytes=40960"])
 Norm = Callable[..., Any]
@@ -78,6 +80,29 @@ def test_what_is_given_or_left(first: bool, features: int, given: bool, left: bo
 def test_small_memory(features: int) -> None:
     values = arguments(features, 3, (20, 21), True)
     check_function(between(layer_norm, True), *values, relative=5e-5, machine=SMALL)
+
+
+def filter_response(x: Any, scale: Any, axis: int) -> Any:
+    positions = tuple(dim for dim in (1, 2, 3) if dim != axis)
+    return jnp.maximum(x * lax.rsqrt((x * x).mean(positions, keepdims=True) + 1e-6) * scale, scale)
+
+
+@pytest.mark.parametrize("norm", [layer_norm, filter_response, gated])
+@pytest.mark.parametrize("features", [512, 513, 1024, 2048])
+@pytest.mark.parametrize(("given", "first"), [(True, True), (True, False), (False, True)])
+def test_many_rows_across(monkeypatch: pytest.MonkeyPatch, norm: Norm, features: int, given: bool, first: bool) -> None:
+    """Sums over the partitions are within a bank, also where another plan takes less time."""
+    estimate = joined.estimate
+
+    def across(problem: joined.Problem, timing: Timing) -> float:
+        return 0.0 if problem.crossed.latency else estimate(problem, timing)
+
+    random = np.random.default_rng(1)
+    shape = (1, features, 4, 5) if first else (1, 4, 5, features)
+    shapes = [shape, (features, features, 1, 1), (8, features, 1, 1), (features,)]
+    monkeypatch.setattr(joined, "estimate", across)
+    values = [random.standard_normal(each).astype(np.float32) for each in shapes]
+    check_function(between(norm, first, given), *values, relative=5e-5)
 
 
 def microseconds(function: Norm, shapes: list[tuple[int, ...]]) -> float:
