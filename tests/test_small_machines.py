@@ -23,10 +23,11 @@ def small(name: str, banks: int = 0) -> Machine:
 
 
 def test_less_stays_on_chip_where_tiles_have_no_room() -> None:
-    model = mamba.build(mamba.Config(layers=2, vocabulary=512))
+    model = mamba.build(mamba.Config(layers=3, vocabulary=512))
+    machine = small("eighth").with_settings(["memory.sbuf_partition_bytes=32768"])
     with mock.patch.object(lowering, "PARTS", lowering.PARTS[:1]), pytest.raises(CompileError, match="EXSP001"):
-        compile_text(model.text, small("eighth"))
-    found = compile_text(model.text, small("eighth")).run(model.arguments)
+        compile_text(model.text, machine)
+    found = compile_text(model.text, machine).run(model.arguments)
     assert differences(found, model.expected).largest < 1e-5
 
 

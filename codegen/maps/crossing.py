@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from math import ceil, prod
 
 from neuronx_cc.codegen.context import Context
-from neuronx_cc.codegen.emission.builder import Block, Ring
+from neuronx_cc.codegen.emission.builder import Affine, Block, Ring, merge_free
 from neuronx_cc.codegen.emission.emitter import Emitter
 from neuronx_cc.codegen.emission.tiles import TilePool, tile_in
 from neuronx_cc.codegen.epilogues.work import leave
 from neuronx_cc.codegen.formation.graph import Kernel
 from neuronx_cc.codegen.maps.plan import MapPlan, Partitions, partition_divisor
 from neuronx_cc.ir import hlo
-from neuronx_cc.ir.isa.program import Stream
+from neuronx_cc.ir.isa.program import MAX_FREE_DIMS, Stream
 from neuronx_cc.ir.isa.timing import Stage, Timing
 
 BUFFERS = 2
@@ -102,5 +102,13 @@ class Crossing:
         builder, partitions = self.context.builder, parts.dims[0].size
         sizes = [atom.size for atom in parts.dims[1:]]
         bank = tile_in(builder, self.banks, sizes, "f32", partitions)
-        builder.multiply(bank, self.context.fixed.ones(partitions, terms=partitions), parts)
+        self._multiply(self.context.fixed.ones(partitions, terms=partitions), bank, parts)
         emitter.leave(out, bank)
+
+    def _multiply(self, ones: Block, bank: Block, parts: Block) -> None:
+        bank, parts = merge_free([bank, parts])
+        if len(parts.dims) <= MAX_FREE_DIMS + 1:
+            self.context.builder.multiply(bank, ones, parts)
+            return
+        for at in range(parts.dims[1].size):
+            self._multiply(ones, bank.index(1, Affine(at)), parts.index(1, Affine(at)))
