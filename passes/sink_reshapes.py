@@ -15,6 +15,8 @@ from neuronx_cc.passes.analysis.stored import is_given
 from neuronx_cc.passes.expansions.build import Build, Value
 from neuronx_cc.passes.manager import PassContext, only_for
 
+MATRIX = 2
+"""Dims of one: what follows contractions of rows, as gates of features do, is computed in these."""
 Groups = list[list[int]]
 """For each dim of a result the dims that merge into it."""
 
@@ -49,14 +51,21 @@ def _sink(module: HloModule, op: hlo.HloOp) -> None:
 
 
 def _merged(value: Value) -> Value | None:
-    """What an elementwise op makes for ``value`` alone, which merges dims of it."""
+    """What an elementwise op makes for ``value`` alone, which merges dims of it, or adds dims of size 1 to it."""
     reshape = defining_op(value)
-    if not isinstance(reshape, hlo.ReshapeOp) or not has_one_use(value) or not has_one_use(reshape.operand):
+    if not isinstance(reshape, hlo.ReshapeOp) or not has_one_use(reshape.operand):
         return None
-    if not isinstance(defining_op(reshape.operand), hlo.ElementwiseOp):
+    made, dims, merged = defining_op(reshape.operand), hlo.shape_of(reshape.operand).dims, hlo.shape_of(value).dims
+    wide = _without_ones(dims)
+    if isinstance(made, hlo.DotOp | hlo.ElementwiseOp) and len(wide) <= MATRIX and wide == _without_ones(merged):
+        return reshape.operand if len(dims) < len(merged) else None
+    if not isinstance(made, hlo.ElementwiseOp) or not has_one_use(value):
         return None
-    dims, merged = hlo.shape_of(reshape.operand).dims, hlo.shape_of(value).dims
     return reshape.operand if _groups(dims, merged) is not None and len(dims) > len(merged) else None
+
+
+def _without_ones(dims: Sequence[int]) -> list[int]:
+    return [size for size in dims if size != 1]
 
 
 def _groups(dims: Sequence[int], merged: Sequence[int]) -> Groups | None:
@@ -80,9 +89,9 @@ def _groups(dims: Sequence[int], merged: Sequence[int]) -> Groups | None:
 def _turns(value: Value, like: Value) -> bool:
     """Whether ``value`` is easily had in the dims of ``like``."""
     op = defining_op(value)
-    if isinstance(op, hlo.ReshapeOp):
+    if isinstance(op, hlo.ReshapeOp) and not is_given(op.operand):
         return hlo.shape_of(op.operand).dims == hlo.shape_of(like).dims
-    return isinstance(op, hlo.BroadcastOp) or is_given(value)
+    return isinstance(op, hlo.BroadcastOp | hlo.ReshapeOp) or is_given(value)
 
 
 def _turned(b: Build, value: Value, dims: Sequence[int], groups: Groups) -> Value:
@@ -90,6 +99,6 @@ def _turned(b: Build, value: Value, dims: Sequence[int], groups: Groups) -> Valu
     if isinstance(op, hlo.ReshapeOp) and hlo.shape_of(op.operand).dims == tuple(dims):
         return op.operand
     if not isinstance(op, hlo.BroadcastOp):
-        return b.reshape(value, dims)
+        return b.reshape(op.operand if isinstance(op, hlo.ReshapeOp) else value, dims)
     places = [index for place in op.dimensions.data for index in groups[place]]
     return b.broadcast(b.reshape(op.operand, [dims[index] for index in places]), dims, places)

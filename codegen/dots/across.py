@@ -9,22 +9,22 @@ where they are loaded or stored.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import inf
+from math import inf, prod
 
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.dots.contraction import Bound, Contraction
-from neuronx_cc.codegen.dots.problem import divisor
+from neuronx_cc.codegen.dots.problem import Problem, divisor
 from neuronx_cc.codegen.dots.statement import problems_of
 from neuronx_cc.codegen.emission.accesses import Alloc
 from neuronx_cc.codegen.emission.views import View, unplaced
 from neuronx_cc.codegen.epilogues.arrays import views_of_cast
-from neuronx_cc.codegen.maps.plan import RESIDENT_STEPS, Partitions, resident_view
+from neuronx_cc.codegen.formation.graph import base, squeeze
+from neuronx_cc.codegen.maps.plan import RESIDENT_STEPS, Partitions, partitions_of, resident_view
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.program import Space
+from neuronx_cc.ir.isa.timing import Timing
 from neuronx_cc.ir.types import itemsize
 
-LEAST_FILLED = 4
-"""Columns fill one part in so many of the partitions, at least."""
 WORTH = 0.94
 """Of the time in rows, what it may take: it has four times the products, each of which is compiled and simulated."""
 
@@ -39,21 +39,21 @@ def home_across(context: Context, contraction: Contraction, bound: Sequence[Boun
         return None
     readers, is_output = _readers(result), result in context.outputs
     # others read parts of it, which are on some of the partitions only
-    if not all(isinstance(each, hlo.DotOp | hlo.ElementwiseOp | hlo.ReduceOp) for each in readers):
+    if not all(isinstance(each, hlo.DotOp | hlo.ElementwiseOp | hlo.ReduceOp | hlo.BroadcastOp) for each in readers):
         return None
     if not readers and not is_output:
         return None
     shape, partitions = hlo.shape_of(result), divisor(columns[0], context.sizes.columns)
-    if partitions * LEAST_FILLED < context.sizes.columns or context.last_use(result) - step > RESIDENT_STEPS:
+    if partitions == 1 or context.last_use(result) - step > RESIDENT_STEPS:
         return None
-    lies = Partitions(len(rows), partitions, columns[0] // partitions)
+    lies = Partitions(len(rows), partitions, _neighbours(context, readers, columns[0]) or columns[0] // partitions)
     nbytes = shape.size // partitions * itemsize(shape.dtype)
     made = resident_view(Alloc(Space.SBUF, 0, nbytes), shape.dtype, shape.dims, lies)
     adds = [
         near_home(context, each, made) or unplaced(hlo.shape_of(each).dtype, shape.dims) for each in contraction.arrays
     ]
     across = _time(context, contraction, bound, made, adds)
-    if across == inf:
+    if across == inf or _waits(context.timing, problems_of(context, contraction, bound, made, adds)):
         return None
     stored = [unplaced(each.dtype, each.shape) for each in (made, *adds)]
     in_rows = _time(context, contraction, bound, stored[0], stored[1:])
@@ -67,6 +67,15 @@ def home_across(context: Context, contraction: Contraction, bound: Sequence[Boun
     return None if alloc is None else resident_view(alloc, shape.dtype, shape.dims, lies)
 
 
+def _waits(timing: Timing, problems: Sequence[Problem]) -> bool:
+    """Whether columns are transposed, all of them ahead of the first product, and take longer to come than others wait
+    for a transfer.
+    """
+    transposed = [each.rhs for each in problems if each.rhs.transposed]
+    nbytes = max((prod(each.n) * prod(each.k) * itemsize(each.rhs.stored) for each in problems), default=0)
+    return bool(transposed) and timing.transfer(nbytes, timing.long_run).bound > timing.transfer_latency
+
+
 def _time(context: Context, contraction: Contraction, bound: Sequence[Bound], out: View, adds: Sequence[View]) -> float:
     """Nanoseconds; infinite where arrays do not nest or nothing fits."""
     found = problems_of(context, contraction, bound, out, adds)
@@ -74,7 +83,27 @@ def _time(context: Context, contraction: Contraction, bound: Sequence[Bound], ou
 
 
 def _readers(value: hlo.SSAValue) -> list[hlo.Operation]:
-    return [use.operation for use in value.uses if not isinstance(use.operation, hlo.ReturnOp)]
+    """What reads ``value``, maybe with other dims of size 1."""
+    found: list[hlo.Operation] = []
+    for op in (use.operation for use in value.uses):
+        if isinstance(op, hlo.ReshapeOp) and squeeze(op.shape.dims) == squeeze(hlo.shape_of(value).dims):
+            found += _readers(op.result)
+        elif not isinstance(op, hlo.ReturnOp):
+            found.append(op)
+    return found
+
+
+def _neighbours(context: Context, readers: Sequence[hlo.Operation], columns: int) -> int:
+    """How many neighbouring columns lie on a partition of an array on chip that all are repeated along, as gates of
+    features are; 0 without one.
+    """
+    repeated = [use.operation for op in readers if isinstance(op, hlo.BroadcastOp) for use in op.result.uses]
+    for array in (source for op in repeated if isinstance(op, hlo.ElementwiseOp) for source in op.sources):
+        for view in context.views(array) if base(array) in context.homes else []:
+            found = partitions_of(view) if view.in_sbuf else None
+            if found is not None and hlo.shape_of(array).dims[found.axis] == columns:
+                return found.inner
+    return 0
 
 
 def near_home(context: Context, array: hlo.SSAValue, out: View) -> View | None:

@@ -423,7 +423,7 @@ def _across(problem: Problem, frame: Schedule, sizes: Sizes) -> Iterator[Schedul
     bank.
     """
     rows = prod(problem.m)
-    if rows != problem.m_tiled or problem.width(problem.n_tiled) > sizes.bank_columns or problem.rhs.transposed:
+    if rows != problem.m_tiled or problem.width(problem.n_tiled) > sizes.bank_columns:
         return
     beside = problem.columns_a_bank(sizes)
     if not beside or -(-problem.n_tiled // (problem.out.across * beside)) > sizes.banks // 2:

@@ -299,7 +299,8 @@ def _combined(problem: Problem, schedule: Schedule, timing: Timing) -> Work:
         near = problem.n_dim < 0 or array.n[problem.n_dim].stride == width
         run = min(problem.n_tiled, schedule.columns) if near else 1
         if array.across:
-            run, loaded = problem.n_tiled // array.across, prod(atom.size for atom in array.m if atom.stride)
+            run = 1 if array.apart else problem.n_tiled // array.across
+            loaded = prod(atom.size for atom in array.m if atom.stride)
         moved = timing.transfer(loaded * prod(problem.n) * width, width * run)
         work += moved.times(times[kept])
     return work

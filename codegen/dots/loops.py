@@ -203,7 +203,7 @@ class Loops:
         )
 
     def _add_across(self, sums: Sequence[Block], pair: Pair, first: bool) -> None:
-        self.products.add_up(list(zip(sums, pair.across(self.problem.out.across), strict=True)), first)
+        self.products.add_up(list(zip(sums, pair.across(self.problem.out), strict=True)), first)
 
     def _leave_across(self, output: Output, block: Part, banks: Sequence[Block], sums: Sequence[Block]) -> None:
         if self.products.bias is not None:

@@ -156,8 +156,9 @@ class Result:
     m: tuple[Atom, ...]
     n: tuple[Atom, ...]
     across: int = 0
-    """Partitions that the columns lie on, equally many neighbours on each; 0 where rows lie on the partitions, or in
-    HBM."""
+    """Partitions that the columns lie on, equally many on each; 0 where rows lie on the partitions, or in HBM."""
+    apart: bool = False
+    """Whether the columns of a partition are that many apart, as features of images are; neighbours else."""
 
     @property
     def repeats(self) -> bool:

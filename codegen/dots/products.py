@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from neuronx_cc.codegen.dots.result import Bias, every
+from neuronx_cc.codegen.dots.problem import Result
+from neuronx_cc.codegen.dots.result import Bias, one_each
 from neuronx_cc.codegen.dots.span import Part
 from neuronx_cc.codegen.emission.builder import Affine, Block, Builder, Ring
 from neuronx_cc.codegen.emission.tiles import tile_in
@@ -45,12 +46,10 @@ class Pair(NamedTuple):
         lhs = [block.index(2, part.lhs_row, part.rows) for block in self.lhs]
         return Pair(lhs, [block.index(2, part.n_offset, part.columns) for block in self.rhs])
 
-    def across(self, partitions: int) -> list[Pair]:
-        """What makes the columns that lie beside each other on each of so many partitions: rhs stationary, of each
-        partition one column, and lhs moving.
-        """
-        tiles = self.rhs[0].dims[2].size // partitions
-        return [Pair([every(block, tiles, at) for block in self.rhs], self.lhs) for at in range(tiles)]
+    def across(self, out: Result) -> list[Pair]:
+        """What makes the columns of each partition: rhs stationary, of each partition one column, and lhs moving."""
+        tiles = self.rhs[0].dims[2].size // out.across
+        return [Pair([one_each(block, out, at) for block in self.rhs], self.lhs) for at in range(tiles)]
 
 
 def _told_apart(blocks: Sequence[Block]) -> tuple[Sequence[Block], Sequence[Block]]:

@@ -96,7 +96,8 @@ class Bias:
         for (at, bank), start in product(enumerate(banks), range(0, part.rows, builder.sizes.columns)):
             rows = min(part.rows - start, builder.sizes.columns)
             ones = self.context.fixed.ones(rows, row.dtype, row.dims[0].size)
-            builder.multiply(bank.index(1, Affine(start), rows), every(row, len(banks), at), ones, ["accumulate"])
+            column = one_each(row, self.problem.out, at)
+            builder.multiply(bank.index(1, Affine(start), rows), column, ones, ["accumulate"])
 
     def _row(self, part: Part) -> Block:
         """The part of the row that belongs to these columns, on chip."""
@@ -286,20 +287,23 @@ def _columns_across(view: View, lies: Written) -> Block:
     *_, columns = view.dims
     rows = tuple(atom for atoms in view.dims[:-1] for atom in atoms if atom.size > 1)
     if view.in_sbuf:
-        first, *inner = columns
-        near = inner[0] if inner else Atom(1, itemsize(view.dtype))
+        first = next(atom for atom in columns if atom.partition)
+        near = next((atom for atom in columns if not atom.partition), Atom(1, itemsize(view.dtype)))
     else:
         (atom,) = columns or (Atom(1, 0),)
         beside = lies.n[0].size // lies.across
         first, near = Atom(lies.across, atom.stride * beside), Atom(beside, atom.stride)
+        if lies.apart:
+            first, near = Atom(lies.across, atom.stride), Atom(beside, atom.stride * lies.across)
     return Block(view.alloc, view.dtype, view.start, (first, near, *rows))
 
 
-def every(block: Block, step: int, first: int) -> Block:
-    """Every ``step``-th element of the last dim of a block, from the ``first`` on."""
+def one_each(block: Block, out: Written, number: int) -> Block:
+    """Of the columns that the last dim of a block is, that ``number`` of each partition of ``out``."""
     *outer, last = block.dims
-    dims = (*outer, replace(last, size=last.size // step, stride=last.stride * step))
-    return block.moved(first * last.stride).of(dims)
+    step = 1 if out.apart else last.size // out.across
+    dims = (*outer, replace(last, size=out.across, stride=last.stride * step))
+    return block.moved(number * last.stride * (out.across if out.apart else 1)).of(dims)
 
 
 def narrow_parts(row: np.ndarray) -> np.ndarray | None:

@@ -145,14 +145,14 @@ def _stated(
 ) -> list[Problem]:
     """The same without an epilogue, and without any room."""
     dtype, written = pe_dtype(contraction.op), [out_view, *adds]
-    across = across_of(contraction, out_view)
+    across, apart = across_of(contraction, out_view), _is_apart(contraction, out_view)
     lie = [unplaced(view.dtype, view.shape) if across and view.in_sbuf else view for view in written]
     refined = _refine(contraction, [each.view for each in bound], lie[0], lie[1:])
     if refined is None or (across and len(refined.n.sizes) > 1):
         return []
     b, m, n = refined.b, refined.m, refined.n
     out, *arrays = (
-        Result(view.in_sbuf, view.dtype, b.atoms[2 + i], m.atoms[1 + i], n.atoms[1 + i], across)
+        Result(view.in_sbuf, view.dtype, b.atoms[2 + i], m.atoms[1 + i], n.atoms[1 + i], across, apart)
         for i, view in enumerate(written)
     )
     found = []
@@ -207,6 +207,12 @@ def across_of(contraction: Contraction, out: View) -> int:
     """Partitions that the columns of a result lie on; 0 where they do not."""
     columns = out.dims[len(out.dims) - contraction.free(1) :] if out.in_sbuf else ()
     return next((atom.size for atoms in columns for atom in atoms if atom.partition), 0)
+
+
+def _is_apart(contraction: Contraction, out: View) -> bool:
+    """Whether the columns of a partition are as many apart as there are partitions."""
+    columns = [atom for atoms in out.dims[len(out.dims) - contraction.free(1) :] for atom in atoms]
+    return out.in_sbuf and len(columns) > 1 and columns[-1].partition
 
 
 def _epilogue(
