@@ -9,6 +9,7 @@ where they are loaded or stored.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import inf, prod
 
 from neuronx_cc.codegen.context import Context
@@ -44,9 +45,12 @@ def home_across(context: Context, contraction: Contraction, bound: Sequence[Boun
     if not readers and not is_output:
         return None
     shape, partitions = hlo.shape_of(result), divisor(columns[0], context.sizes.columns)
+    lies = Partitions(len(rows), partitions, columns[0] // partitions)
+    if (found := _repeated(context, readers, columns[0])) is not None:
+        lies = replace(lies, size=found.size, inner=found.inner)
+    partitions = lies.size
     if partitions == 1 or context.last_use(result) - step > RESIDENT_STEPS:
         return None
-    lies = Partitions(len(rows), partitions, _neighbours(context, readers, columns[0]) or columns[0] // partitions)
     nbytes = shape.size // partitions * itemsize(shape.dtype)
     made = resident_view(Alloc(Space.SBUF, 0, nbytes), shape.dtype, shape.dims, lies)
     adds = [
@@ -93,17 +97,17 @@ def _readers(value: hlo.SSAValue) -> list[hlo.Operation]:
     return found
 
 
-def _neighbours(context: Context, readers: Sequence[hlo.Operation], columns: int) -> int:
-    """How many neighbouring columns lie on a partition of an array on chip that all are repeated along, as gates of
-    features are; 0 without one.
-    """
+def _repeated(context: Context, readers: Sequence[hlo.Operation], columns: int) -> Partitions | None:
+    """How an array on chip lies that all columns are repeated along, as gates of features are; None without one."""
     repeated = [use.operation for op in readers if isinstance(op, hlo.BroadcastOp) for use in op.result.uses]
     for array in (source for op in repeated if isinstance(op, hlo.ElementwiseOp) for source in op.sources):
         for view in context.views(array) if base(array) in context.homes else []:
             found = partitions_of(view) if view.in_sbuf else None
-            if found is not None and hlo.shape_of(array).dims[found.axis] == columns:
-                return found.inner
-    return 0
+            if found is None or hlo.shape_of(array).dims[found.axis] != columns:
+                continue
+            if found.inner in (1, columns // found.size):
+                return found
+    return None
 
 
 def near_home(context: Context, array: hlo.SSAValue, out: View) -> View | None:
