@@ -111,9 +111,7 @@ class Body:
                     scratch.append(self.pool.tile(sizes, ins[0].dtype, self.tiles.partitions))
                     emitter.copy(scratch[-1], ins[0])
                     ins[0] = scratch[-1]
-                parts = out
-                if op not in summed:
-                    parts = self._fold(emitter, op, out, ins[0], blocks)
+                parts = out if op in summed else self._fold(emitter, op, out, ins[0], blocks)
                 if op not in work.partial:
                     self.begin(emitter, op, out, parts, rows_of(ins[1], row_dims))
             elif isinstance(op, hlo.IotaOp):

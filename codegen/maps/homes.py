@@ -141,7 +141,7 @@ def choose_output(context: Context, plan: MapPlan, value: hlo.SSAValue, step: in
         alloc = context.new_resident(value, itemsize(shape.dtype))
         if alloc is not None:
             return View(alloc, shape.dtype, Affine(alloc.lo), tuple(() for _ in shape.dims))
-    if plan.gives_turned(value) and value not in context.outputs:
+    if plan.gives_transposed(value) and value not in context.outputs:
         return _partitions_first(context.own_hbm(value, shape), plan.kernel, len(plan.kernel.shape) - 1)
     if partitions is None or partitions.inner > 1:
         return context.new_hbm(value)  # neighbours lie on one partition, or all have the same

@@ -220,7 +220,7 @@ def problem_of(
     """The work of ``plan``, whose ops ``counts`` counts; what does not stay on chip with ``first`` moves anyway."""
     kernel, partitions = plan.kernel, plan.partitions or Partitions(-1, 1, 1)
     loaded, stored, moves = list[Array](), list[Array](), list[Array]()
-    stay, turned, again = False, False, None
+    stay, transposed, again = False, False, None
     for value in external:
         homes = context.views(value)
         elements = prod(atom.size for atoms in homes[0].dims for atom in atoms if atom.stride)
@@ -234,7 +234,7 @@ def problem_of(
         elif not any(partitions_of(full_view(view, kernel)) == partitions for view in on_chip):
             array, more = _incoming(context, plan, value, elements)
             moves += [array] * more
-            turned |= bool(on_chip) and _is_turned(kernel, value)
+            transposed |= bool(on_chip) and _is_transposed(kernel, value)
             (moves if on_chip else loaded).append(array)
     for value in results:
         array = _array(kernel, partitions, value, prod(hlo.shape_of(value).dims), _as_read(plan, value))
@@ -254,7 +254,9 @@ def problem_of(
         tiles = ceil(prod(kernel.rows) / crossing.tile_rows(kernel, context.timing))
         crossed = crossing.stage(kernel, partitions.size, context.timing)
     arrays = tuple(loaded), tuple(stored), tuple(moves)
-    return Problem(_elements(kernel.shape, partitions), ops, pairs, row, *arrays, stay and not turned, tiles, crossed)
+    return Problem(
+        _elements(kernel.shape, partitions), ops, pairs, row, *arrays, stay and not transposed, tiles, crossed
+    )
 
 
 def _incoming(context: Context, plan: MapPlan, value: hlo.SSAValue, elements: int) -> tuple[Array, int]:
@@ -279,7 +281,7 @@ def _incoming(context: Context, plan: MapPlan, value: hlo.SSAValue, elements: in
     return array, 0
 
 
-def _is_turned(kernel: Kernel, value: hlo.SSAValue) -> bool:
+def _is_transposed(kernel: Kernel, value: hlo.SSAValue) -> bool:
     """Whether rows of ``value``, which nothing else reads, are not what lies side by side in memory."""
     stored = as_stored(value)
     alone = stored is not None and kernel.reduced > 0 and _reads_alone(kernel, value)
@@ -294,7 +296,7 @@ def _as_read(plan: MapPlan, value: hlo.SSAValue) -> View | None:
     """A result in HBM with its last axis outermost, if it comes to lie so."""
     shape = plan.kernel.shape
     dense = unplaced(hlo.shape_of(value).dtype, shape)
-    return outermost(dense, (len(shape) - 1,)) if plan.spreads_rows or plan.gives_turned(value) else None
+    return outermost(dense, (len(shape) - 1,)) if plan.spreads_rows or plan.gives_transposed(value) else None
 
 
 def _counts(context: Context, kernel: Kernel) -> tuple[int, int]:

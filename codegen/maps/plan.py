@@ -59,7 +59,7 @@ class MapPlan:
     along: int = -1
     """The axis of rows that are folded along which neighbours in memory lie, of all large inputs; -1 without one."""
 
-    def gives_turned(self, value: hlo.SSAValue) -> bool:
+    def gives_transposed(self, value: hlo.SSAValue) -> bool:
         """Whether rows lie across memory, and all that reads the result ``value`` wants it so as well."""
         if self.along < 0 or self.spreads_rows or self.kernel.is_row(hlo.shape_of(value)):
             return False
@@ -309,7 +309,7 @@ def resident_bytes(context: Context, plan: MapPlan, value: hlo.SSAValue, step: i
         partitions is None
         or only_stored(context, [value], step)
         or plan.is_shared(shape)
-        or plan.gives_turned(value)
+        or plan.gives_transposed(value)
         or not divides(plan.kernel.shape, partitions)
     ):
         return 0
