@@ -44,14 +44,12 @@ def home_across(context: Context, contraction: Contraction, bound: Sequence[Boun
         return None
     if not readers and not is_output:
         return None
-    shape, partitions = hlo.shape_of(result), divisor(columns[0], context.sizes.columns)
-    lies = Partitions(len(rows), partitions, columns[0] // partitions)
-    if (found := _repeated(context, readers, columns[0])) is not None:
-        lies = replace(lies, size=found.size, inner=found.inner)
-    partitions = lies.size
-    if partitions == 1 or context.last_use(result) - step > RESIDENT_STEPS:
+    shape, size = hlo.shape_of(result), divisor(columns[0], context.sizes.columns)
+    found = _repeated(context, readers, columns[0]) or Partitions(len(rows), size, columns[0] // size)
+    lies = replace(found, axis=len(rows))
+    if lies.size == 1 or context.last_use(result) - step > RESIDENT_STEPS:
         return None
-    nbytes = shape.size // partitions * itemsize(shape.dtype)
+    nbytes = shape.size // lies.size * itemsize(shape.dtype)
     made = resident_view(Alloc(Space.SBUF, 0, nbytes), shape.dtype, shape.dims, lies)
     adds = [
         near_home(context, each, made) or unplaced(hlo.shape_of(each).dtype, shape.dims) for each in contraction.arrays
