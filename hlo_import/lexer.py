@@ -12,7 +12,7 @@ from neuronx_cc.ir.types import NUMPY_DTYPE
 MAX_NESTING = 200
 """Deepest nesting of brackets accepted; real modules stay below 10."""
 
-SPACE = re.compile(r"(?:[ \t\r\n]+|/\*.*?\*/|//[^\r\n]*)*", re.DOTALL)
+SPACE = re.compile(r"(?:[ \t\r\n]++|/\*.*?\*/|//[^\r\n]*+)*+", re.DOTALL)
 UNSUPPORTED_DTYPES = frozenset(["s1", "u1", "f4e2m1fn", "f8e8m0fnu", "opaque", "buffer", "f8e4m3fnpack2", "b16"])
 """Element types XLA knows and this compiler has no storage for."""
 COMMENT = re.compile(r"/\*.*?\*/|//[^\r\n]*", re.DOTALL)

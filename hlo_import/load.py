@@ -2,6 +2,7 @@
 
 import re
 
+from neuronx_cc.hlo_import.lexer import SPACE
 from neuronx_cc.hlo_import.lone import LONE
 from neuronx_cc.ir import collector, hlo
 from neuronx_cc.ir.errors import CompileError, UsageError
@@ -37,9 +38,10 @@ def detect(data: bytes) -> str:
     return "proto"
 
 
-_GAP = rb"(?:\s|/\*.*?\*/|//[^\n]*\n)"
+_GAP = SPACE.pattern.encode()
 _COMPUTATION = re.compile(
-    rb"(?:ENTRY" + _GAP + rb"+)?%?[A-Za-z_][\w.\-]*" + _GAP + rb"*(?:\([^()]*:|\(" + _GAP + rb"*\)|\{)", re.DOTALL
+    rb"(?:ENTRY(?![\w.\-])" + _GAP + rb")?%?[A-Za-z_][\w.\-]*+" + _GAP + rb"(?:\([^()]*:|\(" + _GAP + rb"\)|\{)",
+    re.DOTALL,
 )
 """What HLO text begins with when it has no header."""
 _KNOWN = (

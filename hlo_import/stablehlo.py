@@ -81,7 +81,7 @@ def _translated(data: bytes) -> bytes:
     return serialized
 
 
-SECONDS, BYTES_A_SECOND = 60, 1 << 20
+SECONDS, BYTES_A_SECOND = 20, 1 << 20
 """Processor time that a reader may take for any bytecode, and what it must read in a second more."""
 
 
