@@ -28,6 +28,7 @@ from neuronx_cc.codegen.parts import Parts
 from neuronx_cc.ir import hlo, progress
 from neuronx_cc.ir.errors import CompileError
 from neuronx_cc.ir.isa.program import ORDER
+from neuronx_cc.passes.analysis.effects import runs_once
 
 
 @dataclass(slots=True)
@@ -108,8 +109,22 @@ class Block:
         for step, kernel in enumerate(self.kernels):
             if not self.context.prefix:
                 progress.note(step, len(self.kernels), "kernel")
+                if self._runs_once(kernel, step):
+                    self.context.recovery.settle()
             parts.before(step)
             self._lower_kernel(kernel, step)
+
+    def _runs_once(self, kernel: Kernel, step: int) -> bool:
+        """Whether what comes before ``kernel`` cannot be run again after it, as where it writes into a parameter."""
+        context = self.context
+        if any(runs_once(op, context.module, context.once) for op in kernel.ops):
+            return True
+        given = {view.alloc for view in context.carried.values()}
+        made = [
+            context.outputs[result] for op in kernel.ops for result in _made(context, op) if result in context.outputs
+        ]
+        read = [operand for op in kernel.ops for operand in operands_of(op) if base(operand) in context.carried]
+        return any(view.alloc in given for view in made) or any(context.last_use(each) <= step for each in read)
 
     def _lower_kernel(self, kernel: Kernel, step: int) -> None:
         context, first = self.context, kernel.ops[0]

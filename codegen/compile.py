@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from neuronx_cc.codegen.kernels import CONTRACTIONS, LOWERINGS
 from neuronx_cc.codegen.residents import PARTS
 from neuronx_cc.ir import collector, hlo
 from neuronx_cc.ir.errors import NO_LOC, CompileError
+from neuronx_cc.ir.hlo.editing import ops_of
 from neuronx_cc.ir.isa.program import Program
 from neuronx_cc.ir.machine import Machine
 from neuronx_cc.passes.analysis.devices import device_counts
@@ -59,6 +60,8 @@ def lower_module(
         while True:
             context = Context(module, machine, fast_relayout, transposes, planner, apart, parts[0], defined_codes)
             context.left = left
+            if left is not None:
+                context.recovery.settle()  # kernels leave what they should at once, for who looks at it
             try:
                 return _lower(module, context)
             except NoRoomLeft as found:
@@ -96,7 +99,11 @@ def _lower(module: hlo.HloModule, context: Context) -> tuple[Program, list[np.nd
             context.outputs[writer] = linear(target.alloc, target.start, shape.dtype, shape.dims)
     for number in {alias.parameter for alias in module.aliases} | {number for number, _ in module.donors}:
         context.carried[entry.block.args[number]] = context.homes[entry.block.args[number]][0]
+    if any(isinstance(op, hlo.ConvolutionOp) for op in _ops_of_regions(module)):
+        context.recovery.prepare()
     block.lower()
+    if shares.shared:
+        context.recovery.settle()
     for index, (value, target) in enumerate(zip(results, targets, strict=True)):
         context.builder.at("results", hlo.loc_of(value))
         if index not in shares.late and not context.lies_in(value, target):
@@ -105,7 +112,16 @@ def _lower(module: hlo.HloModule, context: Context) -> tuple[Program, list[np.nd
     if context.watch is not None and context.watch.used:
         context.builder.at("watch", NO_LOC)
         context.watch.store(context.variable("watch", "output", "f32", (1,), len(results)))
+    context.builder.at("recovery", NO_LOC)
+    context.recovery.settle()
     return context.builder.finish(), context.constants
+
+
+def _ops_of_regions(module: hlo.HloModule) -> Iterator[hlo.HloOp]:
+    """What loops and branches compute."""
+    for computation in module.computations():
+        if computation is not module.entry:
+            yield from ops_of(computation.block)
 
 
 def _writers(results: Sequence[hlo.SSAValue]) -> dict[hlo.SSAValue, int]:

@@ -16,6 +16,7 @@ from math import prod
 import numpy as np
 
 from neuronx_cc.codegen.choose import Planner
+from neuronx_cc.codegen.control.recovery import Recovery
 from neuronx_cc.codegen.dots.watch import Watch
 from neuronx_cc.codegen.emission.accesses import Alloc
 from neuronx_cc.codegen.emission.builder import Affine, Builder
@@ -32,7 +33,7 @@ from neuronx_cc.ir.errors import CompileError
 from neuronx_cc.ir.isa.program import Space, Stream, Variable
 from neuronx_cc.ir.isa.table import NUMBER
 from neuronx_cc.ir.machine import Machine
-from neuronx_cc.passes.analysis.effects import effectful_computations
+from neuronx_cc.passes.analysis.effects import computations_run_once, effectful_computations
 
 SPREAD_ELEMENTS = 512
 """Elements of a broadcast scalar that are copied one by one."""
@@ -86,6 +87,7 @@ class Context:
         self.defined_codes = defined_codes
         """Whether whoever runs the program sees to it that no code among its parameters is NaN."""
         self.watch = Watch(self.builder) if fast_relayout and transposes is Transposes.WATCHED else None
+        self.recovery = Recovery(self.builder)
         self.homes: dict[hlo.SSAValue, list[View]] = {}
         self.constants: list[np.ndarray] = []
         self._constant_homes: dict[tuple[str, str], View] = {}
@@ -105,6 +107,7 @@ class Context:
         self.combiners = simple_combiners(module)
         """Computation name -> opcode, for computations that are one binary op of their two parameters."""
         self.effectful = effectful_computations(module)
+        self.once = computations_run_once(module)
         self.load_casts: dict[hlo.SSAValue, hlo.SSAValue] = {}
         """What the DMA casts that loads the tiles of contractions: result -> operand."""
         for computation in module.computations():

@@ -80,10 +80,12 @@ def _lower(context: Context, convolving: Convolving, apart: bool) -> None:
     # the checks of sums lie in the same piece of memory as all tiles
     room = room_of(footprint(solved, schedule, builder.sizes)) + builder.sizes.sbuf_share(SPARE_SHARE)
     builder.sbuf.make_room(min(builder.sbuf.largest_gap(), room))
-    finite = FiniteSums(builder) if solved.shares_products and Form(op).may_be_infinite else None
+    watched = solved.shares_products and Form(op).may_be_infinite
+    finite = FiniteSums(builder, context.recovery.prepare()) if watched else None
     emit(context, replace(placed, problem=solved.given), solved, schedule, finite)
     if finite is not None:
-        with finite.otherwise():
+        finite.free()
+        with context.recovery.otherwise():
             _lower_apart(context, convolving)
     placed.columns.free()
 

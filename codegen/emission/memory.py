@@ -6,9 +6,11 @@ bytes; synchronisation waits for their accesses.
 """
 
 from bisect import bisect_left, bisect_right, insort
+from dataclasses import dataclass
 from operator import attrgetter, itemgetter
 
-from neuronx_cc.codegen.emission.accesses import Alloc
+from neuronx_cc.codegen.emission.accesses import Alloc, Hazard
+from neuronx_cc.codegen.emission.history import History
 from neuronx_cc.ir.isa.program import Space
 
 ROOM_BITS = 7
@@ -16,6 +18,15 @@ ROOM_BITS = 7
 
 _lo_of = attrgetter("lo")
 _hi_of_piece = itemgetter(1)
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """Accesses to what an arena holds, and to what is free in it."""
+
+    accesses: dict[Alloc, tuple[History, list[Hazard]]]
+    ghosts: list[tuple[int, int, Alloc]]
+    cursor: int
 
 
 class Arena:
@@ -97,6 +108,20 @@ class Arena:
         for alloc in self.live:
             alloc.forget()
         self._ghosts = []
+
+    def known(self) -> Known:
+        """What ``forget`` forgets."""
+        accesses = {alloc: (alloc.accesses, alloc.inherited) for alloc in self.live}
+        return Known(accesses, self._ghosts, self._cursor)
+
+    def recall(self, known: Known) -> None:
+        """Know that again, and nothing that was done since. What was allocated since is free again, or constant."""
+        self._ghosts, self._cursor = known.ghosts, known.cursor
+        for alloc in self.live:
+            if alloc in known.accesses:
+                alloc.accesses, alloc.inherited = known.accesses[alloc]
+            else:
+                alloc.forget()
 
     def free(self, alloc: Alloc) -> None:
         """Give the bytes back; later owners of them wait for the accesses made here (or before, if none were)."""

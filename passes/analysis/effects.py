@@ -1,4 +1,5 @@
-"""Which ops do something besides computing their result. No pass: passes and code generation ask it."""
+"""Which ops do something besides computing their result, or may be run once only. No pass: passes and code generation
+ask it."""
 
 from collections.abc import Set
 
@@ -6,6 +7,7 @@ from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.hlo.editing import ops_of
 from neuronx_cc.passes.analysis.calls import called_names
+from neuronx_cc.passes.analysis.trip_count import trip_count
 
 _OTHER_PROGRAMS = "meets_other_programs"
 
@@ -24,6 +26,26 @@ def has_effects(op: hlo.HloOp, effectful: Set[str] = frozenset()) -> bool:
         module = computation.parent_op() if computation is not None else None
         return module is not None and _OTHER_PROGRAMS in module.attributes
     return isinstance(op, hlo.HostOp) or (bool(effectful) and not effectful.isdisjoint(called_names(op)))
+
+
+def runs_once(op: hlo.HloOp, module: HloModule, once: Set[str]) -> bool:
+    """Whether ``op`` must not be run with other values first, and then again: others hear of it, or it may never end.
+
+    ``once``: the computations in which something is such.
+    """
+    if isinstance(op, hlo.WhileOp) and trip_count(op, module) is None:
+        return True
+    heard = isinstance(op, hlo.CollectiveOp | hlo.CustomCallOp) or has_effects(op)
+    return heard or not once.isdisjoint(called_names(op))
+
+
+def computations_run_once(module: HloModule) -> frozenset[str]:
+    """Names of the computations in which something ``runs_once``; callees come before callers."""
+    found: set[str] = set()
+    for computation in module.computations():
+        if any(runs_once(op, module, found) for op in ops_of(computation.block)):
+            found.add(computation.computation_name)
+    return frozenset(found)
 
 
 def effectful_computations(module: HloModule) -> frozenset[str]:
