@@ -27,6 +27,7 @@ from jaxlib.mlir.dialects import chlo, mhlo, sdy, stablehlo
 from neuronx_cc.driver.jax_backend.meshes import mesh_devices
 from neuronx_cc.driver.jax_backend.partition_calls import Calls
 from neuronx_cc.driver.jax_backend.partition_reductions import prepare_reductions
+from neuronx_cc.driver.jax_backend.partition_rows import prepare_rows, register
 from neuronx_cc.driver.jax_backend.partition_top_k import prepare_top_k
 from neuronx_cc.hlo_import.load import detect
 from neuronx_cc.hlo_import.wire import FieldSpec, decode
@@ -76,6 +77,7 @@ class _Enough(Exception):
 
 
 CALLS = Calls()
+register()
 
 
 def partition(request: Request, code: bytes) -> tuple[Facts, bytes]:
@@ -163,6 +165,7 @@ def _compile(request: Request, module: Any, folder: str) -> Exception | None:
     CALLS.prepare(module)
     prepare_reductions(module)
     prepare_top_k(module)
+    prepare_rows(module)
     try:
         devices = _client(replicas * partitions).devices()[: replicas * partitions]
         _client(replicas * partitions).compile_and_load(module, _jax.DeviceList(tuple(devices)), options)

@@ -117,9 +117,33 @@ def case_random_bits():
     check(lambda x: jnp.where(jax.random.bernoulli(key, 0.5, x.shape), x, 0) + jax.random.uniform(key, x.shape), X)
 
 
+def case_matrices_and_transforms():
+    def each(x):
+        q, r = jnp.linalg.qr(x)
+        return jnp.abs(r), q @ r, transformed(x)
+
+    def transformed(x):
+        return jnp.fft.fft2(x).imag, jnp.fft.irfft(x)
+
+    stack = np.random.default_rng(4).standard_normal((8, 4, 6, 4)).astype(np.float32)
+    places = ((ROWS, P("a")), (ROWS, P(None, "a")), (PAIRS, P("b", "a")), (ROWS, P(None, None, None, "a")))
+    check(each, stack, places=places)
+    check(lambda x: jnp.fft.ifft(x[:7], axis=1).real, stack, places=places)  # parts of unequal size
+    for mesh, spec in places:
+        given = jax.device_put(stack, NamedSharding(mesh, spec))
+        text = jax.jit(transformed if "a" in spec[3:] else each).lower(given).compile().as_text()
+        assert "computed_alike" not in text, text.splitlines()[0]
+        inside = jax.jit(jax.shard_map(jnp.fft.fft, mesh=ROWS, in_specs=P("a"), out_specs=P("a")))
+        close(inside(given if mesh is ROWS else stack), np.fft.fft(stack))
+    whole = jax.device_put(X[:5, :3], NamedSharding(ROWS, P()))
+    check(lambda x: jnp.abs(jnp.fft.fft(x, axis=0)), X)  # along the split dim
+    close(jax.jit(jnp.linalg.qr)(whole)[1], jax.jit(jnp.linalg.qr)(jax.device_put(X[:5, :3], CPU))[1])
+
+
 def case_gspmd_annotations():
     with jax.use_shardy_partitioner(False) if hasattr(jax, "use_shardy_partitioner") else _without_shardy():
         check(lambda x: (x @ x.T, jnp.pad(x, 1), x.sum(0)), X)
+        check(lambda x: (jnp.abs(jnp.linalg.qr(x.reshape(16, 6, 4))[1]), jnp.abs(jnp.fft.rfft(x))), X)
 
 
 class _without_shardy:
