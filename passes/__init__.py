@@ -33,6 +33,7 @@ PASSES = {
         "delay_sums",
         "demote_f64",
         "dequantize",
+        "device_masks",
         "dedupe_computations",
         "dissolve_tuples",
         "drop_tokens",

@@ -53,6 +53,7 @@ DEFAULT_PIPELINE: Pipeline = (
             "canonicalize",
             "fold_constants",
             "simplify_control",
+            "device_masks",
             "views_before_sums",
             "scatter_sums",
             "delay_sums",
