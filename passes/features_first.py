@@ -2,10 +2,10 @@
 
 Input: canonical hlo. Output: a convolution of many positions gives [features, batch, positions], whatever order the
 program asked for, and the transposes that restore the program's order are moved down past everything that need not
-care: elementwise ops, reductions, windows, pads, slices, concatenates. Where they meet the transposes of other operands
-they vanish; convolutions take them into their dimension numbers. Only transposes that this pass made are moved, and an
-op is transposed only if most of its operands' elements come in the new order already. No value changes; reductions may
-add in another order.
+care: elementwise ops, reductions, windows, pads, slices, concatenates, exchanges with other devices that run this
+program. Where they meet the transposes of other operands they vanish; convolutions take them into their dimension
+numbers. Only transposes that this pass made are moved, and an op is transposed only if most of its operands' elements
+come in the new order already. No value changes; reductions may add in another order.
 """
 
 from collections.abc import Callable, Set
@@ -14,6 +14,7 @@ from math import prod
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.hlo.editing import copy_op, defining_op, insert_before, ops_of, replace, users
+from neuronx_cc.passes.analysis.exchanges import cut_of, is_exchange
 from neuronx_cc.passes.canonical.contraction import swapped, swapped_order
 from neuronx_cc.passes.manager import PassContext, only_for
 
@@ -60,9 +61,18 @@ class Mover:
         elif isinstance(op, hlo.ConcatenateOp):
             axis = op.dimension.data
             self._turn(op, list(op.operands), lambda order: {"dimension": hlo.IntAttr(order[axis])})
+        elif isinstance(op, hlo.DynamicSliceOp | hlo.DynamicUpdateSliceOp):
+            self._at_places(op)
+        elif is_exchange(op):
+            cut = cut_of(op)
+            self._turn(
+                op, list(op.operands), lambda order: {name: hlo.IntAttr(order[axis]) for name, axis in cut.items()}
+            )
         elif type(op) in DIMWISE and isinstance(op.results[0].type, hlo.ArrayType):
             data, make = DIMWISE[type(op)]
-            self._turn(op, [op.operands[0]], lambda order: make(_transposed(data(op), order)))
+            if isinstance(op, hlo.SelectAndScatterOp) and not self._selects_alike(op):
+                return
+            self._turn(op, list(op.operands), lambda order: make(_transposed(data(op), order)))
 
     # sources of the new order
 
@@ -179,22 +189,45 @@ class Mover:
         result = insert_before(op, hlo.ReduceOp, (value, op.operands[1]), type_, op.loc, properties)
         self._restore(op, result, tuple(kept.index(axis) for axis in wanted))
 
+    def _selects_alike(self, op: hlo.SelectAndScatterOp) -> bool:
+        """Whether windows keep the order of their elements, of which the first of equal ones is selected."""
+        wide = [axis for axis, window in enumerate(op.window.data) if window.size > 1]
+        orders = [source[1] for value in op.operands if (source := self._source(value)) is not None]
+        return all(sorted(wide, key=order.__getitem__) == wide for order in orders)
+
+    def _at_places(self, op: hlo.DynamicSliceOp | hlo.DynamicUpdateSliceOp) -> None:
+        """Starts of windows, which are scalars, are sorted as the dims are."""
+        arrays = list(op.operands[: op.PLACES])
+
+        def properties(order: Order) -> dict[str, hlo.Attribute]:
+            if isinstance(op, hlo.DynamicUpdateSliceOp):
+                return {}
+            sizes = tuple(op.dynamic_slice_sizes.data[axis] for axis in _inverse(order))
+            return {"dynamic_slice_sizes": hlo.IntsAttr(sizes)}
+
+        made = self._turn(op, arrays, properties)
+        if made is not None:
+            (turned, order), count = made, len(arrays)
+            starts = turned.operands[count:]
+            turned.operands = (*turned.operands[:count], *(starts[axis] for axis in _inverse(order)))
+
     def _turn(
         self, op: hlo.HloOp, operands: list[Value], properties: Callable[[Order], dict[str, hlo.Attribute]]
-    ) -> None:
+    ) -> tuple[hlo.HloOp, Order] | None:
         """Compute ``op`` in the order of its largest moved operand; ``operands`` are the arrays that have its dims.
 
-        ``properties`` gives the attributes that change, for an order in which old dim i becomes ``order[i]``.
+        ``properties`` gives the attributes that change, for an order in which old dim i becomes ``order[i]``. The op
+        that there is now, and this order, if any.
         """
         arrays = [value for value in dict.fromkeys(operands) if hlo.shape_of(value).rank == op.shape.rank]
         moved = {value: source for value in arrays if (source := self._source(value)) is not None}
         if not moved:
-            return
+            return None
         order = max(moved.items(), key=lambda item: hlo.shape_of(item[0]).size)[1][1]
         ready = sum(hlo.shape_of(value).size for value, source in moved.items() if source[1] == order)
         missing = [value for value in arrays if not self._is_free(value, order)]
         if sum(hlo.shape_of(value).size for value in missing) > ready:
-            return
+            return None
         inputs = [self._in_order(op, value, order) if value in arrays else value for value in op.operands]
         place = _inverse(order)
         dims = tuple(op.shape.dims[axis] for axis in place)
@@ -205,6 +238,7 @@ class Mover:
         assert block is not None
         block.insert_op_before(transposed, op)
         self._restore(op, transposed.results[0], order)
+        return transposed, order
 
     def _is_free(self, value: Value, order: Order) -> bool:
         source = self._source(value)
@@ -265,6 +299,7 @@ DIMWISE: dict[type, tuple[Callable[..., tuple[object, ...]], Callable[..., dict[
     hlo.PadOp: (lambda op: op.padding.data, lambda each: {"padding": hlo.PaddingAttr(each)}),
     hlo.SliceOp: (lambda op: op.slice.data, lambda each: {"slice": hlo.SliceAttr(each)}),
     hlo.ReduceWindowOp: (lambda op: op.window.data, lambda each: {"window": hlo.WindowAttr(each)}),
+    hlo.SelectAndScatterOp: (lambda op: op.window.data, lambda each: {"window": hlo.WindowAttr(each)}),
     hlo.ReverseOp: (
         lambda op: tuple(axis in op.dimensions.data for axis in range(op.shape.rank)),
         lambda each: {"dimensions": hlo.IntsAttr(tuple(axis for axis, transposed in enumerate(each) if transposed))},

@@ -1,13 +1,15 @@
 """Computes contractions in the order in which their results are read.
 
 Input: canonical hlo after ``features_first``, whose transposes of single operands stand where two orders meet. Output:
-a contraction whose result comes to such transposes, past elementwise ops and slices, has its operands swapped instead,
-where that turns fewer elements than before. What lies between moves along (``features_first.Mover``). No value changes.
+a contraction whose result comes to such transposes, past elementwise ops, slices and exchanges, has its operands
+swapped instead, where that turns fewer elements than before. What lies between moves along (``features_first.Mover``).
+No value changes.
 """
 
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.hlo.editing import defining_op, ops_of
+from neuronx_cc.passes.analysis.exchanges import is_exchange
 from neuronx_cc.passes.canonical.contraction import swapped_order
 from neuronx_cc.passes.features_first import Mover
 from neuronx_cc.passes.manager import PassContext, only_for
@@ -42,7 +44,7 @@ def _is_read_transposed(dot: hlo.DotOp) -> bool:
         size = hlo.shape_of(value).size
         for use in value.uses:
             user = use.operation
-            if isinstance(user, hlo.ElementwiseOp | hlo.SliceOp):
+            if isinstance(user, hlo.ElementwiseOp | hlo.SliceOp) or is_exchange(user):
                 result = user.results[0]
                 if result not in inside:
                     inside[result] = None

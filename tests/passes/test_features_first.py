@@ -61,9 +61,27 @@ def leaves_the_batch_out(x: Any, k1: Any, k2: Any, gain: Any) -> Any:
     return jnp.einsum("hwc,cd->hwd", jnp.tanh(conv(x[:1], k1)[0] * gain), k2[0, 0])
 
 
+def pooled(x: Any, k1: Any, k2: Any, gain: Any, layout: tuple[str, str, str] = NHWC) -> Any:
+    """The gradient of pooling where many elements of a window are equal: the first one has it."""
+
+    def pool(y: Any) -> Any:
+        window = (1, 3, 2, 1) if layout is NHWC else (3, 1, 1, 2)
+        return lax.reduce_window(y, -jnp.inf, lax.max, window, (1, 1, 1, 1), "VALID")
+
+    most, pull = jax.vjp(pool, jnp.round(conv(x, k1, layout)))
+    return conv(pull(jnp.cos(most))[0], k2, layout)
+
+
+def pooled_in_another_order(x: Any, k1: Any, k2: Any, gain: Any) -> Any:
+    """Windows whose positions change their order where features come first."""
+    return pooled(x.transpose(2, 0, 3, 1), k1, k2, gain, ("WNCH", "HWIO", "WNCH"))
+
+
 @pytest.mark.parametrize(
     ("function", "left"),
     [
+        (pooled, 1),
+        (pooled_in_another_order, 3),
         (leaves_the_batch_out, 1),
         (chain, 1),
         (gradient, 1),
