@@ -7,20 +7,21 @@ a cast does to the outputs is found by evaluating with that cast alone: such err
 (measured on transformers: 2 % off), so the largest are those to take back first. Where evaluating with every single one
 would take too long, casts of like ops are tried together.
 
-An op that inherits many times the relative error of its operands cancels: it is named besides.
+An op that inherits many times the relative error of its operands cancels: it is named first.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
 import numpy as np
 
-from neuronx_cc.driver.check import Progress, difference, largest_difference, outputs_of
+from neuronx_cc.driver.check import Progress, largest_difference, outputs_of
+from neuronx_cc.driver.pairs import Cancellation, Pair, Pairs
 from neuronx_cc.ir import hlo, reference
 from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.isa.blas import one_thread
@@ -32,12 +33,6 @@ Values = dict[hlo.SSAValue, Any]
 SECONDS = 120.0
 """Time that trying casts one by one may take."""
 LEAST_TRIALS = 8
-CANCELS = 8.0
-"""Times the relative error of its operands that an op inherits which is named."""
-LEAST_ERROR = 1e-8
-"""Relative errors below this are those of arrays that hold huge values, masks of attention for one."""
-SUMS = (hlo.AddOp, hlo.SubtractOp, hlo.ReduceOp, hlo.ContractionOp)
-"""Ops that may cancel."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,22 +44,13 @@ class OpError:
     added: float
     """By the cast itself; of several ops the largest."""
     inherited: float | None
-    """With its operands; None inside loops and branches."""
+    """With its operands; None where both programs never came to it: in branches, and loops that they leave apart."""
     impact: float
     """On the worst output, of these casts alone."""
 
     @property
     def first(self) -> hlo.HloOp:
         return self.ops[0]
-
-
-@dataclass(frozen=True, slots=True)
-class Cancellation:
-    """An op whose result is relatively much less accurate than its operands."""
-
-    op: hlo.HloOp
-    before: float
-    after: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,94 +139,45 @@ class Uncast:
 
 
 class _Walk:
-    """Uncast and cast values of the entry computation, and what each op adds and inherits."""
+    """The entry computation uncast and cast, and what each op adds and inherits."""
 
     def __init__(
         self, module: HloModule, casts: Mapping[hlo.HloOp, Cast], inputs: Sequence[Array], progress: Progress
     ) -> None:
         self._casts = casts
         self._uncast = Uncast(module, inputs, progress)
-        self._ops = self._uncast.ops
-        self.exact = self._uncast.values
-        cast = _Watching(module, casts)
-        self.cast: Values = dict(zip(module.entry.block.args, inputs, strict=True))
-        self.added, self.inherited = cast.added, dict[hlo.HloOp, float]()
-        self._before: dict[hlo.HloOp, float] = {}
-        """Of sums: the largest error among their operands."""
-        for number, op in enumerate(self._ops, 1):
+        self._pairs = Pairs(module, casts, self._uncast.plain)
+        exact, ops = self._uncast.values, self._uncast.ops
+        self._cast: Values = dict(zip(module.entry.block.args, inputs, strict=True))
+        for number, op in enumerate(ops, 1):
             result = op.results[0]
-            operands = [self.cast[operand] for operand in op.operands]
-            if all(self.cast[operand] is self.exact[operand] for operand in op.operands):
-                inherited = self.exact[result]
+            operands = [Pair(self._cast[operand], exact[operand]) for operand in op.operands]
+            if isinstance(op, hlo.RegionOp):
+                self._cast[result] = self._pairs.apply(op, operands).cast
             else:
-                inherited = self._uncast.plain.apply(op, operands)
-            self.inherited[op] = _distance(inherited, self.exact[result])
-            if isinstance(op, SUMS):
-                self._before[op] = max((_distance(self.cast[o], self.exact[o]) for o in op.operands), default=0.0)
-            self.cast[result] = cast.apply_after(op, operands, inherited)
-            self._uncast.drop(self.cast, op)
-            progress("op with casts", number, len(self._ops))
+                self._cast[result] = self._pairs.apply_known(op, operands, exact[result]).cast
+            self._uncast.drop(self._cast, op)
+            progress("op with casts", number, len(ops))
 
     def expected(self) -> list[Array]:
         return self._uncast.expected
 
     def total(self) -> float:
-        return largest_difference(self._uncast.outputs(self.cast), self.expected())
+        return largest_difference(self._uncast.outputs(self._cast), self.expected())
 
     def row(self, ops: tuple[hlo.HloOp, ...]) -> OpError:
         """Evaluates with the casts of ``ops`` alone."""
-        inherited = [self.inherited[op] for op in ops if op in self.inherited]
+        inherited = [self._pairs.inherited[op] for op in ops if op in self._pairs.inherited]
         return OpError(
             ops,
             self._casts[ops[0]],
-            max(self.added.get(op, 0.0) for op in ops),
+            max(self._pairs.added.get(op, 0.0) for op in ops),
             max(inherited) if inherited else None,
             self._uncast.error({op: self._casts[op] for op in ops}),
         )
 
-    def cancellations(self) -> Iterable[Cancellation]:
-        """Worst first."""
-        found = []
-        for op, before in self._before.items():
-            after = self.inherited[op]
-            if before > LEAST_ERROR and after > CANCELS * before:
-                found.append(Cancellation(op, before, after))
-        return sorted(found, key=lambda each: -each.after / each.before)
-
-
-class _Watching(RoundingEvaluator):
-    """With all casts; measures what each op adds, inside loops and branches too."""
-
-    def __init__(self, module: HloModule, casts: Mapping[hlo.HloOp, Cast]) -> None:
-        super().__init__(module, casts)
-        self.added: dict[hlo.HloOp, float] = {}
-        self._uncast = RoundingEvaluator(module, {})
-
-    def apply(self, op: hlo.HloOp, operands: Sequence[Any]) -> Any:
-        value = super().apply(op, operands)
-        if op in self._casts:
-            self._note(op, value, self._uncast.apply(op, operands))
-        return value
-
-    def apply_after(self, op: hlo.HloOp, operands: Sequence[Any], uncast: Any) -> Any:
-        """The value of ``op``, whose uncast value is known; the same array where nothing is cast."""
-        if op not in self._casts:
-            return super().apply(op, operands) if isinstance(op, hlo.RegionOp) else uncast
-        value = super().apply(op, operands)
-        self._note(op, value, uncast)
-        return value
-
-    def _note(self, op: hlo.HloOp, value: Any, uncast: Any) -> None:
-        self.added[op] = max(self.added.get(op, 0.0), _distance(value, uncast))
-
-
-def _distance(found: Any, expected: Any) -> float:
-    """Relative 2-norm of the difference, the worst of a tuple; 0 for what is not a float."""
-    if found is expected or expected is None:
-        return 0.0
-    if isinstance(expected, tuple):
-        return max((_distance(a, b) for a, b in zip(found, expected, strict=True)), default=0.0)
-    return difference(found, expected) if np.asarray(expected).dtype.kind in "fc" else 0.0
+    def cancellations(self) -> list[Cancellation]:
+        return self._pairs.cancellations()
 
 
 def _groups(casts: Mapping[hlo.HloOp, Cast], most: int) -> list[tuple[hlo.HloOp, ...]]:

@@ -44,7 +44,8 @@ class Row:
     added: float
     """Error of the op's own result by the cast."""
     inherited: float | None
-    """Error of its result that came with its operands; None inside loops and branches."""
+    """Error of its result that came with its operands; None where the programs with casts and without never met at it:
+    in a branch, or a loop that one of them leaves earlier."""
     fp32_us: float | None
     """Microseconds that the program takes longer, or less where negative, when this stays in FP32."""
     keep: str
@@ -89,6 +90,9 @@ class Comparison:
         if not self.rows:
             return f"{lines[0]}; nothing is cast\n"
         lines[0] += f", {self.predicted:.1e} of it by casts"
+        for each in self.cancellations[:3]:
+            place = " at ".join(part for part in (each.name, each.source) if part)
+            lines.append(f"{each.opcode} {place} cancels: error {each.before:.1e} before, {each.after:.1e} after")
         header = ("alone", "adds", "inherits", "FP32 costs", "op", "cast", "source")
         cells = [header, *(_cells(row) for row in self.rows[:PRINTED])]
         widths = [max(len(row[column]) for row in cells) for column in range(len(header))]
@@ -96,9 +100,6 @@ class Comparison:
             lines.append("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
         if len(self.rows) > PRINTED:
             lines.append(f"... {len(self.rows) - PRINTED} more, each {self.rows[PRINTED].impact:.1e} at most")
-        for each in self.cancellations[:3]:
-            place = " at ".join(part for part in (each.name, each.source) if part)
-            lines.append(f"{each.opcode} {place} cancels: error {each.before:.1e} before, {each.after:.1e} after")
         lines.append(f"to keep the first in FP32: --keep-fp32 '{self.rows[0].keep}'")
         return "\n".join(lines) + "\n"
 
@@ -108,7 +109,7 @@ def _cells(row: Row) -> tuple[str, ...]:
     return (
         f"{row.impact:.1e}",
         f"{row.added:.1e}",
-        "in a loop" if row.inherited is None else f"{row.inherited:.1e}",
+        "not met" if row.inherited is None else f"{row.inherited:.1e}",
         "" if row.fp32_us is None else f"{row.fp32_us:+.1f} us",
         f"{row.opcode} {row.name}{several}",
         row.cast,

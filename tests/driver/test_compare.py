@@ -98,9 +98,58 @@ def test_casts_inside_loops_have_rows() -> None:
 
     found = neuronx_cc.compare(jax.jit(loop), arrays(24, 2))
     (row,) = found.rows
-    assert row.inherited is None
+    assert row.inherited is not None
+    assert 0 < row.inherited < 0.5
     assert row.impact == pytest.approx(found.error, rel=0.1)
     assert row.added > 1e-4
+
+
+def cancelling(x, w, v):
+    return jnp.tanh(x @ w) + 500 * (x @ v - x @ (v * 1.001))
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        lambda x, w, v: jax.lax.fori_loop(0, 3, lambda _, x: cancelling(x, w, v), x),
+        lambda x, w, v: jax.lax.scan(lambda x, w: (cancelling(x, w, v), x), x, jnp.stack([w, w]))[0],
+        lambda x, w, v: jax.lax.while_loop(
+            lambda state: (state[0] < 3) & (jnp.sum(state[1]) < 1e9),
+            lambda state: (state[0] + 1, cancelling(state[1], w, v)),
+            (0, x),
+        )[1],
+        lambda x, w, v: jax.lax.cond(jnp.sum(x) < 1e9, cancelling, lambda x, w, v: x @ w, x, w, v),
+    ],
+    ids=["fori", "scan", "while", "cond"],
+)
+def test_cancellations_in_loops_and_branches_are_named(form) -> None:
+    x, w, v = arrays(32)
+    found = neuronx_cc.compare(jax.jit(form), [x / 10, w / 6, v / 6])
+    line = cancelling.__code__.co_firstlineno + 1
+    assert found.cancellations[0].opcode == "subtract"
+    assert found.cancellations[0].source.endswith(f":{line}")
+    assert found.cancellations[0].after > 1
+    assert "cancels" in str(found).splitlines()[1]
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        lambda x, limit: jax.lax.cond(jnp.max(x @ x) > limit, lambda: x @ (x + 1), lambda: x @ (x - 1)),
+        lambda x, limit: jax.lax.while_loop(lambda y: jnp.max(x @ x) > limit, lambda y: y @ (x + 1) - limit, x),
+    ],
+    ids=["cond", "while"],
+)
+def test_where_programs_part_nothing_is_measured(form) -> None:
+    """A branch, or a loop, that only one of them takes."""
+    x = arrays(16, 1)[0]
+    rounded = x.astype(jnp.bfloat16).astype(np.float32)
+    exact, cast = (float(np.max(each @ each)) for each in (x, rounded))
+    limit = np.float32((exact + cast) / 2)
+    found = neuronx_cc.compare(jax.jit(form), [x, limit], auto_cast_type="bf16")
+    assert None in [row.inherited for row in found.rows]
+    assert found.error > 0.1
+    assert "not met" in str(found)
 
 
 def test_like_ops_are_tried_together_where_single_ones_take_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
