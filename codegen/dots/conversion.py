@@ -65,13 +65,15 @@ class Shares(NamedTuple):
     scalar: float
 
 
-def shares(timing: Timing, operand: Operand, dtype: str) -> Shares:
-    """How elements become ``dtype`` in the least time: by Vector alone what Scalar takes out of PSUM, transposed."""
+def shares(timing: Timing, operand: Operand, dtype: str, cast: float | None = None) -> Shares:
+    """How elements become ``dtype`` in the least time, if the DMA casts a part of them or as many as is best: by Vector
+    alone what Scalar takes out of PSUM, transposed.
+    """
     if operand.transposed:
         return Shares(0.0, 0.0)
     if not operand.decoded:
         return Shares(0.0, _balanced(timing, operand.stored, dtype))
-    return min(_decoding(timing, operand, each) for each in CASTS)[1]
+    return min(_decoding(timing, operand, each) for each in (CASTS if cast is None else (cast,)))[1]
 
 
 def _decoding(timing: Timing, operand: Operand, part: float) -> tuple[float, Shares]:
@@ -117,18 +119,18 @@ def of_all(problem: Problem, operand: Operand, timing: Timing) -> Work:
     return shared + bit_work(timing, operand).times(count) if operand.decoded else shared
 
 
-def convert(emitter: Emitter, operand: Operand, target: Block, source: Block) -> None:
+def convert(emitter: Emitter, operand: Operand, target: Block, source: Block, cast: float = 0.0) -> None:
     """``target = source``, both on chip and of the same dims; exact, for every 8-bit value is one of ``target``'s.
 
-    Codes are to be finished by ``decode``.
+    Codes are to be finished by ``decode``. ``cast``: the part of such a block that the DMA has cast besides.
 
     Each engine takes neighbours, so that neither seems to write what the other does.
     """
     factor = 1.0
     if operand.decoded:
         target, source, factor = replace(target, dtype=SIGNED), replace(source, dtype=CODES), PLACE
-    by_dma, by_scalar = shares(emitter.builder.timing, operand, target.dtype)
-    _shared(emitter, by_scalar / (1 - by_dma), target, source, factor)
+    by_scalar = shares(emitter.builder.timing, operand, target.dtype, cast).scalar
+    _shared(emitter, by_scalar / (1 - cast), target, source, factor)
 
 
 def decode(emitter: Emitter, operand: Operand, targets: Iterable[Block]) -> None:
@@ -151,6 +153,12 @@ def cast_by_dma(timing: Timing, operand: Operand, first: int, count: int, unit: 
         return 0
     part = shares(timing, operand, operand.dtype).dma
     return int((first + count) * part) // unit * unit - int(first * part) // unit * unit
+
+
+def by_columns(timing: Timing, operand: Operand, rows: int, columns: int) -> bool:
+    """Whether the DMA casts a part of each row of a block: less than one row is its share, and that is a long run."""
+    part = shares(timing, operand, operand.dtype).dma if operand.decoded else 0.0
+    return part * rows < 1 and part * columns * itemsize(SIGNED) >= timing.long_run
 
 
 def cast(emitter: Emitter, target: Block, source: Block) -> None:

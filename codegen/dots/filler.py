@@ -12,7 +12,7 @@ from neuronx_cc.codegen.dots.contraction import Bound
 from neuronx_cc.codegen.dots.problem import PE_DTYPES, Operand, Problem, Segment
 from neuronx_cc.codegen.dots.schedule import ROW_BUFFERS, together, unconverted_bytes
 from neuronx_cc.codegen.dots.span import Span, rows_at
-from neuronx_cc.codegen.dots.tiles import UNROLLED_PIECES, Tiles, piece_of
+from neuronx_cc.codegen.dots.tiles import UNROLLED_PIECES, WORD, Tiles, piece_of
 from neuronx_cc.codegen.dots.transpose import Transposer
 from neuronx_cc.codegen.emission.builder import Affine, Block, Ring, merge_free
 from neuronx_cc.codegen.emission.emitter import Emitter
@@ -22,8 +22,6 @@ from neuronx_cc.ir.isa.program import Stream
 
 LAG = 1
 """Pieces that are converted before one is decoded: an engine waits for results of its last two instructions."""
-WORD = 4
-"""Neighbouring codes, of which the DMA casts all or none."""
 
 
 def transposer_of(context: Context, emitter: Emitter, tiles: Tiles, banks: Ring, unrolled: int) -> Transposer:
@@ -101,8 +99,10 @@ class Filler:
         if self.operand.on_chip:
             self.emitter.over("tensor_copy", Stream.VECTOR, [target], [source])
         elif source.dtype != target.dtype and self.operand.converted:
+            sizes = [atom.size for atom in target.dims[1:]]
             (target, source), cast = self._cast(target, source, first)
-            left = self._convert(source, target, False)
+            part = 0.0 if cast is None else prod(atom.size for atom in cast[0].dims[1:]) / prod(sizes)
+            left = self._convert(source, target, False, part)
             if cast is not None:
                 copy(self.emitter.builder, *cast, self.bound.stream)
             conversion.decode(self.emitter, self.operand, left)
@@ -111,10 +111,11 @@ class Filler:
         else:
             copy(self.emitter.builder, target, source, self.bound.stream)
 
-    def _convert(self, source: Block, target: Block, several: bool) -> list[Block]:
+    def _convert(self, source: Block, target: Block, several: bool, cast: float = 0.0) -> list[Block]:
         """Load what is stored in fewer bits, as much at a time as is kept unconverted, and convert it.
 
-        ``several``: others follow in straight-line code. What is left to decode.
+        ``several``: others follow in straight-line code; ``cast``: the part that the DMA casts of what this is of. What
+        is left to decode.
         """
         sizes, builder = [atom.size for atom in target.dims[1:]], self.emitter.builder
         most = unconverted_bytes(self.problem, builder.sizes)
@@ -127,35 +128,35 @@ class Filler:
                     more = tiles <= UNROLLED_PIECES
                     parts = source.index(1 + dim, at, count), target.index(1 + dim, at, count)
                     if more:
-                        left += self._convert(*parts, more)
+                        left += self._convert(*parts, more, cast)
                         ready, left = left[:-LAG], left[-LAG:]
                         conversion.decode(self.emitter, self.operand, ready)
                     else:
-                        conversion.decode(self.emitter, self.operand, self._convert(*parts, more))
+                        conversion.decode(self.emitter, self.operand, self._convert(*parts, more, cast))
             return left
         name = f"{self.operand.name} unconverted"
         raw = self.tiles.tile(source.dtype, sizes, target.dims[0].size, name, conversion.BUFFERS, several)
         copy(builder, raw, source, self.bound.stream)
-        conversion.convert(self.emitter, self.operand, target, raw)
+        conversion.convert(self.emitter, self.operand, target, raw, cast)
         return [target]
 
     def _cast(self, target: Block, source: Block, first: int) -> tuple[list[Block], tuple[Block, Block] | None]:
         """What is left of a block, and what the DMA casts: some of the outermost rows, of which ``first`` came before,
-        or of the only one.
+        or of each one, or of the only one.
         """
         blocks = merge_free([target, source])
         if len(blocks[0].dims) < 2:
             return [target, source], None
-        size, timing = blocks[0].dims[1].size, self.emitter.builder.timing
-        if len(blocks[0].dims) == 2:
-            first, unit = 0, WORD
-        else:
-            unit = 1
+        dim, unit, timing = 1, 1, self.emitter.builder.timing
+        rows, *columns = (atom.size for atom in blocks[0].dims[1:])
+        if not columns or conversion.by_columns(timing, self.operand, rows, columns[-1]):
+            dim, first, unit = len(blocks[0].dims) - 1, 0, WORD
+        size = blocks[0].dims[dim].size
         count = conversion.cast_by_dma(timing, self.operand, first, size, unit)
         if not count:
             return [target, source], None
-        cast, codes = (block.index(1, Affine(size - count), count) for block in blocks)
-        left = [block.index(1, Affine(0), size - count) for block in blocks]
+        cast, codes = (block.index(dim, Affine(size - count), count) for block in blocks)
+        left = [block.index(dim, Affine(0), size - count) for block in blocks]
         return left, (replace(cast, dtype=conversion.SIGNED), replace(codes, dtype=conversion.CODES))
 
     def transpose(self, source: Block, outs: Sequence[Block], several: bool) -> None:

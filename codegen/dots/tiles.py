@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import prod
+from math import gcd, prod
 
 from neuronx_cc.codegen.emission.builder import Block, Builder, Ring
 from neuronx_cc.codegen.emission.tiles import TilePool, tile_in
@@ -12,15 +12,20 @@ from neuronx_cc.ir.types import itemsize
 
 UNROLLED_PIECES = 16
 """Parts of a block, or of rows, done one by one, that are no loop."""
+WORD = 4
+"""Neighbours that pieces hold together, whose bits are operated on in pairs."""
 
 
 def piece_of(sizes: Sequence[int], most: int) -> tuple[int, int]:
     """The dim along which a block of more than ``most`` elements is cut into equal pieces of at most so many if one of
-    its indices has no more, and the size of these.
+    its indices has no more, and the size of these, of whole words where it is no less than one.
     """
     dim = next(dim for dim, size in enumerate(sizes) if size > 1)
-    pieces = -(-sizes[dim] // max(1, most // prod(sizes[dim + 1 :])))
-    return dim, -(-sizes[dim] // pieces)
+    inner = prod(sizes[dim + 1 :])
+    fitting, word = max(1, most // inner), WORD // gcd(WORD, inner)
+    even = -(-sizes[dim] // -(-sizes[dim] // fitting))
+    whole = -(-even // word) * word
+    return dim, whole if whole <= fitting else fitting // word * word or even
 
 
 @dataclass(slots=True)
