@@ -5,7 +5,9 @@
 For each step and number of devices: what a device computes, moves in HBM and keeps in memory, each as a multiple of an
 even share of what one device alone takes; after the stroke what it would be if all were shared but what is whole on
 each device whatever one does (``must``). Products are those of the contractions and convolutions of the
-module, after XLA's partitioner and after our passes; operations those of TensorE, which transposes with products too.
+module, after XLA's partitioner and after our passes. TensorE multiplies these, with zeros where a faster schedule wants
+them (``multiplied``), and transposes with products too (``transposed``): operands by which it contracts must have the
+contracted dim on the partitions, and of FP32 it turns bit patterns in two halves.
 Then simulated milliseconds; operators that every device computes whole; MB that a device sends, after XLA's partitioner
 and after our passes, by kind of collective. ``--check`` runs the step too and compares with jaxlib's CPU client on the
 same program and as many CPU devices.
@@ -17,6 +19,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -30,12 +33,14 @@ os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_p
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 HEAD = (
-    "    N     products  operations        bytes       memory       ms  compile s  whole  "
+    "    N     products  multiplied   transposed        bytes       memory       ms  compile s  whole  "
     "MB sent after XLA's partitioner -> after our passes"
 )
-SHARES = ("xla products", "products", "operations", "bytes", "memory")
+SHARES = ("xla products", "products", "multiplied", "transposed", "bytes", "memory")
 WEIGHTS = 3
 """How often a weight's bytes are held: itself, its gradient and what it becomes."""
+TURNED = 2 * 2 * 128
+"""Operations of TensorE to transpose an FP32 element: two halves, each multiplied with a column of a unit matrix."""
 SENT = {
     "all_gather": lambda size, group: size * (group - 1),
     "all_reduce": lambda size, group: 2 * size * (group - 1) / group,
@@ -78,12 +83,32 @@ def exchanged(module: Any) -> Counter[str]:
     return sent
 
 
-def met(module: Any) -> tuple[int, int]:
-    """Bytes of the operands and results of collectives but sums, which lie in one place: all, and the largest."""
-    kinds = SENT.keys() - {"all_reduce"}
-    named = [(op, times) for op, times in ops_with_times(module) if op.name.removeprefix("hlo.") in kinds]
+@dataclass(frozen=True)
+class Met:
+    """Bytes of the operands and results of collectives, but sums outside of loops, which are those of gradients."""
+
+    moved: int
+    largest: int
+    whole: int
+    """Of results that every device has alike: what is gathered, and sums."""
+
+
+def met(module: Any) -> Met:
+    from neuronx_cc.ir import hlo
+
+    entry = set(module.entry.block.ops)
+    named = [
+        (op, times)
+        for op, times in ops_with_times(module)
+        if op.name.removeprefix("hlo.") in SENT and not (op in entry and isinstance(op, hlo.AllReduceOp))
+    ]
     sizes = [(_nbytes([value]), times) for op, times in named for value in (*op.operands, *op.results)]
-    return sum(size * times for size, times in sizes), max((size for size, _ in sizes), default=0)
+    alike = (hlo.AllGatherOp, hlo.AllReduceOp)
+    return Met(
+        sum(size * times for size, times in sizes),
+        max((size for size, _ in sizes), default=0),
+        sum(_nbytes(op.results) * times for op, times in named if isinstance(op, alike)),
+    )
 
 
 def _nbytes(values: Any) -> int:
@@ -93,17 +118,20 @@ def _nbytes(values: Any) -> int:
 
 
 def must(found: dict[str, Any], alone: dict[str, Any], count: int, pieces: int) -> dict[str, float]:
-    """What a device cannot do without, of bytes moved and of memory, beside an even share of the rest.
+    """What a device cannot do without, of transposes, bytes moved and memory, beside an even share of the rest.
 
     What parameters have in whole are weights. Each part of the batch reads them for its products and for the gradients
-    of what they multiply, and reads and writes their gradients; these start as zeros, and the update reads both and
-    writes new weights. To that come the operands and results of other collectives than sums; the largest is held.
+    of what they multiply, for which it turns them, and reads and writes their gradients; these start as zeros, and the
+    update reads both and writes new weights. To that come the operands and results of collectives but sums of
+    gradients: the largest is held, and what is whole on each device is turned once.
     """
     weights = max(0.0, found["arguments"] - alone["arguments"] / count)
-    moved, largest = found["met"]
+    exchanged: Met = found["met"]
+    turned = weights * pieces + exchanged.whole * (1 - 1 / count)
     return {
-        "bytes": alone["bytes"] / count + weights * (4 * pieces + 4) + moved,
-        "memory": alone["memory"] / count + weights * WEIGHTS + largest,
+        "transposed": alone["transposed"] / count + turned / 4 * TURNED,
+        "bytes": alone["bytes"] / count + weights * (4 * pieces + 4) + exchanged.moved,
+        "memory": alone["memory"] / count + weights * WEIGHTS + exchanged.largest,
     }
 
 
@@ -139,11 +167,13 @@ def measure(name: str, count: int, check: bool) -> dict[str, Any]:
     from jax.sharding import Mesh, NamedSharding
     from sharded_steps import STEPS
 
+    from neuronx_cc import runtime
     from neuronx_cc.driver.failure import Session
     from neuronx_cc.driver.jax_backend import compiler
     from neuronx_cc.driver.machines import planned_machine
     from neuronx_cc.driver.pipeline import run_pipeline
     from neuronx_cc.passes.pipelines import PIPELINES
+    from neuronx_cc.runtime.profiling.analysis import analyse
 
     step = STEPS[name]
     units = []
@@ -179,10 +209,12 @@ def measure(name: str, count: int, check: bool) -> dict[str, Any]:
     for module, stages in ((before, PIPELINES["import"]), (after, None)):
         run_pipeline(module, unit.parsed, Session("benchmark", [], parsed=unit.parsed), machine, stages)
     costs, memory = compiled.cost_analysis(), compiled.memory_analysis()
+    rows = analyse(runtime.load(unit.neff).execution()).operators
     figures = {
         "xla products": products(before),
         "products": products(after),
-        "operations": costs["flops"],
+        "multiplied": sum(row.flops for row in rows),
+        "transposed": sum(row.transpose_flops for row in rows),
         "bytes": costs["bytes accessed"],
         "memory": memory.argument_size_in_bytes
         + memory.output_size_in_bytes
@@ -226,7 +258,8 @@ def main() -> None:
                 f"{share:.2f} / {least[key] * count / alone[key]:.2f}"
                 for key, share in zip(SHARES[3:], shares[3:], strict=True)
             ]
-            figures = f"{count:5d}{divided:>13}{shares[2]:12.2f}{both[0]:>13}{both[1]:>13}{found['ms']:9.3f}"
+            pairs = "".join(f"{each:>13}" for each in both)
+            figures = f"{count:5d}{divided:>13}{shares[2]:12.2f}{pairs}{found['ms']:9.3f}"
             print(f"{figures}{found['compile']:11.1f}{found['whole']:7d}  {sent}{error}", flush=True)
 
 
