@@ -63,11 +63,12 @@ class Recovery:
     def settle(self) -> None:
         """What has been emitted so far is run once more where something was found; what follows cannot be."""
         records, self._repeatable = self.builder.program.records, False
-        if not self._pieces:
+        pieces, self._pieces = self._pieces, []
+        if not pieces:
             return
         again: list[Record] = []
         start = 0
-        for place, piece in self._pieces:
+        for place, piece in pieces:
             again += records[start:place] + piece
             start = place
         again += records[start:]

@@ -65,7 +65,14 @@ def until_it_is_small(x: Any, kernels: Any) -> Any:
     return grouped(state, kernels[2])
 
 
-FUNCTIONS = (row, residual, mixed, in_a_loop, in_a_branch, until_it_is_small)
+def until_they_are_small(x: Any, kernels: Any) -> Any:
+    """Several loops that can be run once only, each after a convolution: only the first decides for what is ahead."""
+    for kernel in kernels:
+        x = lax.while_loop(lambda x: ~(jnp.abs(x[0, -1]).max() < 0.1), lambda x: x / 16, grouped(x, kernel))
+    return x
+
+
+FUNCTIONS = (row, residual, mixed, in_a_loop, in_a_branch, until_it_is_small, until_they_are_small)
 
 
 def arguments(spoiled: float = 0.0, dtype: Any = np.float32) -> list[Any]:
@@ -116,6 +123,11 @@ def test_one_decision_at_the_end(function: Callable[..., Any]) -> None:
     branches = [region for region in regions(program, False) if isinstance(region, Branch)]
     assert len(branches) == 1
     assert isinstance(program.records[-1], End)
+
+
+def test_only_the_first_op_that_runs_once_has_what_is_ahead_of_it_run_again() -> None:
+    lengths = [len(compile_text(text_of(f, *arguments())).program.records) for f in (row, until_they_are_small)]
+    assert lengths[1] < 2.5 * lengths[0]
 
 
 def test_instructions_that_are_run_again_are_the_same() -> None:
