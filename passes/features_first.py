@@ -78,12 +78,11 @@ class Mover:
 
     def _convolution(self, op: hlo.ConvolutionOp) -> None:
         dims, lhs, rhs = op.dims.data, op.lhs, op.rhs
-        left, right = self._source(lhs) or _sorted_channels(op), self._source(rhs)
+        left, right = self._source(lhs) or _sorted_channels(op) or self._spread(op), self._source(rhs)
         shape = op.shape
         keep: Order = tuple(range(shape.rank))
         numbers = [dims.out_feature, dims.out_batch, *dims.out_spatial]
-        wide = prod(shape.dims[axis] for axis in dims.out_spatial) >= prod(dim.size for dim in op.window.data)
-        new = tuple(numbers) if wide and shape.rank > 2 and not _leaves(op) else keep
+        new = tuple(numbers) if _is_wide(op) and shape.rank > 2 and not _leaves(op) else keep
         if left is None and right is None and new == keep:
             return
         # dim i of the new result is dim new[i] of the old one
@@ -105,6 +104,13 @@ class Mover:
         type_ = hlo.array_type(shape.dtype, tuple(shape.dims[axis] for axis in new))
         result = insert_before(op, hlo.ConvolutionOp, operands, type_, op.loc, properties)
         self._restore(op, result, place)
+
+    def _spread(self, op: hlo.ConvolutionOp) -> tuple[Value, Order] | None:
+        """An image that is a broadcast, as gradients of means are: it is made with its features first."""
+        if not isinstance(defining_op(op.lhs), hlo.BroadcastOp) or not _is_wide(op):
+            return None
+        order = _inverse(_planes(op))
+        return self._in_order(op, op.lhs, order), order
 
     def _source(self, value: Value) -> tuple[Value, Order] | None:
         """(x, order) when ``value`` is ``transpose(x, order)`` of this pass."""
@@ -276,10 +282,22 @@ def _sorted_channels(op: hlo.ConvolutionOp) -> tuple[Value, Order] | None:
     few = shape.dims[dims.lhs_feature] <= CHANNELS and dims.lhs_feature == shape.rank - 1
     if not few or shape.size == 0 or prod(dim.size for dim in op.window.data) == 1:
         return None
-    planes = (dims.lhs_feature, dims.lhs_batch, *dims.lhs_spatial)
+    planes = _planes(op)
     type_ = hlo.array_type(shape.dtype, tuple(shape.dims[axis] for axis in planes))
     value = insert_before(op, hlo.TransposeOp, (op.lhs,), type_, op.loc, {"dimensions": hlo.IntsAttr(planes)})
     return value, _inverse(planes)
+
+
+def _planes(op: hlo.ConvolutionOp) -> Order:
+    """The dims of the image: features, batch, positions."""
+    dims = op.dims.data
+    return (dims.lhs_feature, dims.lhs_batch, *dims.lhs_spatial)
+
+
+def _is_wide(op: hlo.ConvolutionOp) -> bool:
+    """Whether results are images, not kernels, of which those of gradients have as many positions as a window."""
+    positions = (op.shape.dims[axis] for axis in op.dims.data.out_spatial)
+    return prod(positions) >= prod(dim.size for dim in op.window.data)
 
 
 def _inverse(order: Order) -> Order:

@@ -13,6 +13,7 @@ from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.dots.problem import run_of
 from neuronx_cc.codegen.emission.views import View, coalesce, outermost, unplaced
 from neuronx_cc.codegen.formation.graph import base, is_view
+from neuronx_cc.codegen.movement.fill import repeats_one
 from neuronx_cc.codegen.movement.relayout_plan import LEAST_ELEMENTS, dims_of, direct_run, ordered
 from neuronx_cc.codegen.movement.transfer import blocks_of, nanoseconds, transfer
 from neuronx_cc.ir import hlo
@@ -36,14 +37,15 @@ def straighten(context: Context, op: hlo.HloOp) -> None:
         deep = index < len(contracted) and _is_deep(operand, contracted[index])
         steps = _steps(operand) and hlo.shape_of(operand).size >= LEAST_ELEMENTS
         first = _interleaved(context, operand, batches[index], contracted[index]) if index < len(batches) else ()
-        if not deep and not steps and not first:
+        spread = isinstance(op, hlo.ConvolutionOp) and index == 0 and _repeats_positions(context, op)
+        if not deep and not steps and not first and not spread:
             continue
         if (op, index) in context.residents.staged or context.literal(operand) is not None:
             continue
-        operand = context.source_of(operand) if deep else operand
+        operand = context.source_of(operand) if deep or spread else operand
         views = context.views(operand)
         scattered = deep and all(len(coalesce(view.dims[contracted[index][0]])) > 1 for view in views)
-        if scattered or (steps and all(_is_stepped(view) for view in views)):
+        if spread or scattered or (steps and all(_is_stepped(view) for view in views)):
             context.dense(operand)
         elif first:
             _order(context, operand, first)
@@ -108,6 +110,19 @@ def _order(context: Context, value: hlo.SSAValue, first: tuple[int, ...]) -> Non
         home = outermost(context.own_hbm(base(value), shape), first)
         transfer(context.builder, home, source, Stream.DMA_LOAD, force=True)
         context.homes.setdefault(value, []).append(home)
+
+
+def _repeats_positions(context: Context, op: hlo.ConvolutionOp) -> bool:
+    """Whether an image holds the same elements everywhere, as gradients of means do: a DMA would move one at a time."""
+    if hlo.shape_of(op.lhs).size < LEAST_ELEMENTS:
+        return False
+    views, spatial = context.views(context.source_of(op.lhs)), op.dims.data.lhs_spatial
+    return bool(views) and all(_repeats(view, spatial) and not repeats_one(view) for view in views)
+
+
+def _repeats(view: View, dims: Collection[int]) -> bool:
+    atoms = [atom for dim in dims for atom in view.dims[dim] if atom.size > 1]
+    return bool(atoms) and not any(atom.stride for atom in atoms)
 
 
 def _is_deep(value: hlo.SSAValue, axes: tuple[int, ...]) -> bool:

@@ -73,3 +73,25 @@ def test_few_terms_side_by_side_beside_a_batch(random: np.random.Generator) -> N
     x, y = (random.standard_normal(dims).astype(np.float32) for dims in ((16, 16, 4, 128), (16, 128, 16, 4)))
     compiled = check_function(lambda x, y: jnp.einsum("ebcf,bwec->efw", x, y), x, y)
     assert descriptors(compiled) <= 12_000, "32,768 where four terms are a run"
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC", "CNHW"])
+def test_images_that_repeat_their_positions(layout: str, dtype: str, random: np.random.Generator) -> None:
+    """Gradients of means over positions: what is spread is loaded, not each element of the image by itself."""
+
+    def function(x: Any, w: Any, k: Any) -> Any:
+        results = []
+        for given in (x, x @ w):
+            dims = [0, 1] if layout == "NCHW" else [0, 3] if layout == "NHWC" else [1, 0]
+            shape = [{"N": 8, "C": 32, "H": 12, "W": 12}[letter] for letter in layout]
+            image = lax.broadcast_in_dim(given if dims[0] < dims[1] else given.T, shape, sorted(dims))
+            results.append(
+                lax.conv_general_dilated(image, k, (1, 1), "SAME", dimension_numbers=(layout, "HWIO", layout))
+            )
+        return results
+
+    sizes = ((8, 32), (32, 32), (3, 3, 32, 16))
+    given = [random.integers(-3, 3, size).astype(jnp.dtype(dtype)) for size in sizes]
+    compiled = check_function(function, *given, relative=1e-2 if dtype == "bfloat16" else 1e-5)
+    assert descriptors(compiled) <= 6000
