@@ -341,7 +341,8 @@ class Executable:
         """Make ``array`` the content of a variable: by binding where the program only reads it, else by copying."""
         region = memory.regions.get(variable.offset)
         if region is not None and array.size:
-            region.bind(np.ascontiguousarray(array))
+            if array is not region.array:
+                region.bind(np.ascontiguousarray(array))
         elif array.size:
             memory.array(variable.offset, variable.nbytes, variable.dtype, variable.dims)[...] = array
 
@@ -353,6 +354,8 @@ class Executable:
         """Let the program compute a result in the array ``target`` where that can be, else in HBM; whether it can."""
         if variable.offset not in self._own:
             return False
+        if target is not None and target is memory.regions[variable.offset].array:
+            return True
         fits = target is not None and target.flags.c_contiguous and target.flags.writeable
         if target is None or not fits or variable.dtype == "pred" or target.dtype != STORAGE[variable.dtype]:
             fits, target = False, memory.bytes[Space.HBM][variable.offset : variable.offset + variable.nbytes]

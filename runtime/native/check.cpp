@@ -6,7 +6,10 @@ namespace {
 
 const i64 MAX_ELEMENTS = i64(1) << 40;
 
-bool is_float_step(Step step) { return (step >= ADD && step <= LESS) || (step >= ABS && step <= TRUNCATE && step != NOT); }
+bool is_float_step(Step step) {
+    const bool two = (step >= ADD && step <= LESS) || step == REMAINDER || step == POWER;
+    return two || (step >= ANGLE && step <= CBRT && step != NOT);
+}
 bool is_integer_step(Step step) {
     return (step >= ADD && step <= ROTATE_LEFT) || step == ABS || step == SIGN || step == POPCOUNT || step == LEADING_ZEROS;
 }
@@ -134,11 +137,12 @@ bool is_sound_group(const Item& item) {
     if (index.count[1] != list.count[1] || list.count[2] != rows.count[2]) return false;
     if (rows.count[2] > 1 && rows.stride[2] != size) return false;
     if (rows.count[1] > 1 && rows.stride[1] != size * rows.count[2]) return false;
-    if (item.kind == GROUP_GATHER) return item.params.size() == 1;
-    if (item.operations.size() != 1) return false;
+    if (item.params.size() != 1) return false;
+    if (item.kind == GROUP_GATHER || item.params[0]) return true;
+    if (item.operations.size() != 1 || rows.type != list.type || !is_number(rows.type)) return false;
     const Step step = item.operations[0].step;
-    return step == OR || (rows.type == list.type && (rows.type == F32 || is_index(rows.type)) &&
-                          (step == ADD || step == MAX || step == MIN));
+    const bool whole = is_whole(rows.type) && (step == AND || step == OR || step == XOR);
+    return whole || step == ADD || step == MULTIPLY_ || step == MAX || step == MIN;
 }
 
 bool is_sound_loop(const Item& item, const Limits& limits) {

@@ -15,7 +15,7 @@ Tables* small_floats[16];
 
 namespace {
 
-const int ABI = 9;  // library.py has the same number: raise both when the interface changes
+const int ABI = 10;  // library.py has the same number: raise both when the interface changes
 
 #if HAVE_AVX2
 bool has_avx2() {
@@ -39,7 +39,7 @@ void set_registers(Context& context, const Item& loop, const Open& open) {
 }
 
 // What a stretch of interpretation ended with; a record for Python to carry out is its number.
-const i64 DONE = -1, TIME = -2;
+const i64 DONE = -1, TIME = -2, FOREIGN = -3;
 const i64 EFFORT = 1 << 16;  // between two looks at the clock
 
 i64 nanoseconds() {
@@ -206,8 +206,8 @@ EXPORTED Code* core_code(const Context* context, const i64* words, i64 count) {
 
 EXPORTED void core_code_free(Code* code) { delete code; }
 
-// Begin run number `run`: weights are NaN. Each base is at an address, or null, and has a number of bytes; returns the
-// first one that has too few, or -1.
+// Begin run number `run`: weights are NaN, registers and counters 0. Each base is at an address, or null, and has a number
+// of bytes; returns the first one that has too few, or -1.
 EXPORTED i64 core_start(Context* context, i64 run, char* const* addresses, const i64* sizes, i64* registers, i64* counters,
                         i64 slots) {
     Weights& weights = context->weights;
@@ -223,21 +223,13 @@ EXPORTED i64 core_start(Context* context, i64 run, char* const* addresses, const
     context->counters = counters;
     context->slots = slots;
     context->code = nullptr;
+    std::memset(registers, 0, sizeof(i64) * size_t(context->limits.registers));
+    std::memset(counters, 0, sizeof(i64) * size_t(slots));
     for (size_t b = 0; b < context->bases.size(); ++b) {
         if (addresses[b] && sizes[b] < context->limits.bases[b].size()) return i64(b);
         context->bases[b] = addresses[b];
     }
     return -1;
-}
-
-// Go to the start of code; 0 when it is not for this run.
-EXPORTED int core_begin(Context* context, Code* code) {
-    context->code = code->slots <= context->slots ? code : nullptr;
-    context->at = 0;
-    context->open.clear();
-    context->course.clear();
-    context->regions.assign(1, Region{});
-    return context->code != nullptr;
 }
 
 // What the regions of the code did: the entries of their course in the order in which they were made, then what the
@@ -255,8 +247,17 @@ EXPORTED i64 core_course(const Context* context, i64* words, i64 room) {
     return needed;
 }
 
-// Run for about so many nanoseconds: DONE, TIME, or the number of a record that is to be carried out before going on.
-EXPORTED i64 core_run(Context* context, i64 most_nanoseconds) {
+// Run for about so many nanoseconds, from the start of `code` or, where that is null, on: DONE, TIME, FOREIGN for code that
+// is not for this run, or the number of a record that is to be carried out before going on.
+EXPORTED i64 core_run(Context* context, Code* code, i64 most_nanoseconds) {
+    if (code) {
+        context->code = code->slots <= context->slots ? code : nullptr;
+        context->at = 0;
+        context->open.clear();
+        context->course.clear();
+        context->regions.assign(1, Region{});
+        if (!context->code) return FOREIGN;
+    }
     return context->code ? interpret(*context, most_nanoseconds) : DONE;
 }
 

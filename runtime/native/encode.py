@@ -9,6 +9,7 @@ from collections.abc import Callable
 from math import prod
 from typing import NamedTuple
 
+from neuronx_cc.ir.combiners import OF_PREDICATES
 from neuronx_cc.ir.isa import functions, integers
 from neuronx_cc.ir.isa.elements import STORAGE, constant, raw
 from neuronx_cc.ir.isa.names import engine_name
@@ -34,20 +35,26 @@ BY_SIZE = {1: TYPES["u8"], 2: TYPES["u16"], 4: TYPES["u32"], 8: RAW8}
 _STEP_TEXT = (
     "add subtract divide multiply max min is_equal not_equal is_ge is_gt is_le is_lt bitwise_and bitwise_or "
     "bitwise_xor logical_shift_left logical_shift_right shift-right-arithmetic remainder mulhi power rotate-left "
+    "atan2 reduce-precision "
     "abs bitwise_not "
     "square relu sqrt rsqrt reciprocal sign exp tanh sigmoid erf gelu gelu_apprx_tanh silu negate "
-    "round-nearest-even softplus log sine cosine truncate popcnt count-leading-zeros"
+    "round-nearest-even softplus log sine cosine truncate floor ceil round-nearest-afz is-finite "
+    "exponential-minus-one log-plus-one tan sinh cosh asin acos atan asinh acosh atanh cbrt popcnt count-leading-zeros"
 )
 _STEP_NAMES = _STEP_TEXT.split()
 STEP = {name: number for number, name in enumerate(_STEP_NAMES)}
-NO_FLOAT_STEPS = frozenset(range(STEP["bitwise_and"], STEP["abs"])) | {STEP["bitwise_not"]}
+NO_FLOAT_STEPS = {
+    STEP[name]
+    for name in "bitwise_and bitwise_or bitwise_xor logical_shift_left logical_shift_right shift-right-arithmetic mulhi "
+    "rotate-left bitwise_not popcnt count-leading-zeros".split()
+}
 _FLOAT_STEPS = STEP.keys() - {_STEP_NAMES[number] for number in NO_FLOAT_STEPS}
 _INTEGER_NAMES = {
     name: engine_name(name) for name in (*integers.BINARY, *integers.COMPARE) if engine_name(name) in STEP
 }
 _UNARY_NAMES = {name: engine_name(name) for name in functions.UNARY if engine_name(name) in _FLOAT_STEPS}
 _BINARY_NAMES = {name: engine_name(name) for name in functions.BINARY if engine_name(name) in _FLOAT_STEPS}
-_ACTIVATIONS = STEP.keys() & functions.ACTIVATION.keys()
+_ACTIVATIONS = {name: name for name in STEP.keys() & functions.ACTIVATION.keys()} | {"arctan": "atan"}
 
 Operation = tuple[int, int, int, int]
 """Step, operand or -1, whether the sides are swapped, the constant's bits."""
@@ -271,7 +278,7 @@ def _activation(instr: Instr) -> Form | None:
         operations.append((STEP["add"], len(order), 0, 0))
         order.append(source)
     if function != "copy":
-        operations.append((STEP[function], -1, 0, 0))
+        operations.append((STEP[_ACTIVATIONS[function]], -1, 0, 0))
     partitions = set(range(2, len(order)))
     if accumulate:
         if not 1 < prod(x.counts[1:]) <= MAX_ROW or STORAGE[instr.outs[1].dtype] != STORAGE["f32"]:
@@ -311,10 +318,13 @@ def _program_unary(instr: Instr) -> Form | None:
     if x.dtype not in FLOATS and instr.alu[0] in _INTEGER_UNARY and y.dtype not in FLOATS:
         step, value = ("is_equal", 0) if (instr.alu[0], x.dtype) == ("not", "pred") else _INTEGER_UNARY[instr.alu[0]]
         return Form(INTEGER, (value,), ((STEP[step], -1, int(step == "subtract"), 0),))
-    name = _UNARY_NAMES.get(instr.alu[0])
-    if name is None or x.dtype not in FLOATS:
+    if x.dtype not in FLOATS:
         return None
-    return Form(MAP, (), ((STEP[name], -1, 0, 0),))
+    if instr.alu[0] == "reduce-precision":
+        exponent, mantissa = map(int, instr.imm[:2])
+        return Form(MAP, (), ((STEP["reduce-precision"], -1, 0, exponent << 16 | mantissa),))
+    name = instr.alu[0] if instr.alu[0] == "is-finite" else _UNARY_NAMES.get(instr.alu[0])
+    return None if name is None else Form(MAP, (), ((STEP[name], -1, 0, 0),))
 
 
 def _program_binary(instr: Instr) -> Form | None:
@@ -372,10 +382,6 @@ def _scatter(instr: Instr) -> Form | None:
     return Form(SCATTER, (int("skip" in instr.flags),), ((step, 1, 0, 0),), opaque=not add)
 
 
-_COMBINED = {"assign": "bitwise_or", "add": "add", "maximum": "max", "minimum": "min"}
-"""Steps of updates; bits that are only assigned have that of no sum."""
-
-
 def _is_table(ref: Ref) -> bool:
     """Whether rows of elements lie dense in each partition."""
     (_, _), (slots, row), (width, stride) = ref.dims
@@ -396,10 +402,12 @@ def _group_scatter(instr: Instr) -> Form | None:
     fits = _is_table(y) and x.counts == (*index.counts, y.counts[2]) and x.counts[0] == y.counts[0]
     if not fits or y.dtype != x.dtype or index.dtype not in ("s32", "u32"):
         return None
-    step = _COMBINED.get(instr.alu[0])
-    if step is None or (instr.alu[0] != "assign" and y.dtype not in ("f32", "s32", "u32")):
+    if instr.alu[0] == "assign":
+        return Form(GROUP_SCATTER, (1,), opaque=True) if STORAGE[y.dtype].itemsize in BY_SIZE else None
+    step = engine_name(OF_PREDICATES.get(instr.alu[0], instr.alu[0]) if y.dtype == "pred" else instr.alu[0])
+    if y.dtype in FLOATS and step.startswith("bitwise_"):
         return None
-    return Form(GROUP_SCATTER, (), ((STEP[step], 1, 0, 0),), opaque=instr.alu[0] == "assign")
+    return Form(GROUP_SCATTER, (0,), ((STEP[step], 1, 0, 0),))
 
 
 _FORMS: dict[str, Callable[[Instr], Form | None]] = {

@@ -44,18 +44,20 @@ class Stretch:
     def __init__(
         self, core: ctypes.CDLL, context: ctypes.c_void_p, code: ctypes.c_void_p, fall_back: Callable[[int], None]
     ) -> None:
-        self._core, self._begin, self._run = core, core.core_begin, core.core_run
+        self._core, self._run = core, core.core_run
         self._context, self._code, self._fall_back = context, code, weakref.WeakMethod(fall_back)
 
     def __call__(self) -> None:
         run, context = self._run, self._context
-        if not self._begin(context, self._code):
-            raise RunError("ERUN914", "the core was given code of another program")
-        while (number := run(context, SLICE_NS)) != library.DONE:
+        number = run(context, self._code, SLICE_NS)
+        while number != library.DONE:
+            if number == library.FOREIGN:
+                raise RunError("ERUN914", "the core was given code of another program")
             if number >= 0:
                 carry_out = self._fall_back()
                 assert carry_out is not None
                 carry_out(number)
+            number = run(context, None, SLICE_NS)
 
     def regions(self) -> Iterator[list[int]]:
         """What the regions did: entries of their course (``course.h``), and last the outcomes of those outside."""
@@ -76,6 +78,7 @@ class NativeExecutor(Executor):
     ) -> None:
         self._library = library.required()
         self._bound = list(enumerate(memory.regions.values(), len(Space)))
+        self._shown: list[Array | None] = [None] * (len(Space) + len(self._bound))
         self._has_regions = any(isinstance(record, While | Branch) for record in program.records)
         self._literals = Literals(program, memory.size[Space.HBM])
         self._base_at = _bases_of(memory, self._literals)
@@ -95,7 +98,6 @@ class NativeExecutor(Executor):
         registers = self.state.registers
         assert isinstance(registers, array)
         self._places = (registers.buffer_info()[0], *self._counts.buffer_info())
-        self._zeros = [(each, array("q", each)) for each in (registers, self._counts)]
         self._addresses = (ctypes.c_void_p * (len(bases) // 4))()
         self._sizes = (ctypes.c_int64 * len(self._addresses))()
         fixed = {int(space): memory.bytes[space] for space in Space} | {len(self._addresses) - 1: self._literals.data}
@@ -110,13 +112,13 @@ class NativeExecutor(Executor):
 
     def run(self) -> None:
         """Execute everything once. Raises RunError on a fault."""
-        addresses, sizes = self._addresses, self._sizes
+        addresses, sizes, shown = self._addresses, self._sizes, self._shown
         for number, region in self._bound:
-            addresses[number] = region.address
-            sizes[number] = 0 if region.array is None else region.array.nbytes
+            now = region.array
+            if now is not shown[number]:
+                shown[number], addresses[number] = now, region.address
+                sizes[number] = 0 if now is None else now.nbytes
         self.state.run += 1
-        for values, zeros in self._zeros:
-            values[:] = zeros
         if self._has_regions:
             self.course, self._taken = Course(), []
         small = self._library.core_start(self._context, self.state.run, addresses, sizes, *self._places)

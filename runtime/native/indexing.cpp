@@ -2,14 +2,12 @@
 
 #include <cstring>
 
-namespace {
+#define LEVEL indexing  // elements, one by one: the same on every processor
+#include "level_elements.h"
 
-template <class T>
-T get(const char* at) {
-    T value;
-    std::memcpy(&value, at, sizeof(T));
-    return value;
-}
+using namespace indexing;
+
+namespace {
 
 // A table of one group: its first partition, how partitions lie, how many rows each has and their bytes.
 struct Table {
@@ -54,43 +52,62 @@ void gather_elements(const Item& item, char* const* start) {
     });
 }
 
-template <class T, class F>
-void scatter_elements(const Item& item, char* const* start, F combine) {
+// Calls combine(element of the table, the entry's) for elements of `size` bytes.
+template <class F>
+void scatter_elements(const Item& item, char* const* start, i64 size, F combine) {
     const i64 width = item.operands[1].count[2], step = item.operands[1].stride[2];
     entries(item, 0, start, [&](char* row, const char* entry) {
         if (!row) return;
-        for (i64 e = 0; e < width; ++e, row += sizeof(T), entry += step) {
-            const T value = combine(get<T>(row), get<T>(entry));
-            std::memcpy(row, &value, sizeof(T));
-        }
+        for (i64 e = 0; e < width; ++e, row += size, entry += step) combine(row, entry);
     });
 }
 
-template <class T>
+template <size_t W>
 void assign(const Item& item, char* const* start) {
-    scatter_elements<T>(item, start, [](T, T update) { return update; });
+    scatter_elements(item, start, W, [](char* to, const char* from) { std::memcpy(to, from, W); });
+}
+
+template <class T, class F>
+void scatter_whole(const Item& item, char* const* start, F f) {
+    scatter_elements(item, start, sizeof(T), [&](char* to, const char* from) { put<T>(to, T(f(get<T>(to), get<T>(from)))); });
 }
 
 template <class T>
 void scatter_numbers(const Item& item, char* const* start) {
     switch (item.operations[0].step) {
-        case ADD: return scatter_elements<T>(item, start, [](T x, T y) { return T(uint32_t(x) + uint32_t(y)); });
-        case MAX: return scatter_elements<T>(item, start, [](T x, T y) { return x > y ? x : y; });
-        default: return scatter_elements<T>(item, start, [](T x, T y) { return x < y ? x : y; });
+        case ADD: return scatter_whole<T>(item, start, [](T x, T y) { return uint32_t(x) + uint32_t(y); });
+        case MULTIPLY_: return scatter_whole<T>(item, start, [](T x, T y) { return uint32_t(x) * uint32_t(y); });
+        case MAX: return scatter_whole<T>(item, start, [](T x, T y) { return x > y ? x : y; });
+        case MIN: return scatter_whole<T>(item, start, [](T x, T y) { return x < y ? x : y; });
+        case AND: return scatter_whole<T>(item, start, [](T x, T y) { return x & y; });
+        case OR: return scatter_whole<T>(item, start, [](T x, T y) { return x | y; });
+        default: return scatter_whole<T>(item, start, [](T x, T y) { return x ^ y; });
     }
 }
 
-// NaN wins, and there is one; of two zeros +0 is the greater.
-float one_nan(float x) { return x == x ? x : get<float>("\0\0\xC0\x7F"); }
-bool is_negative(float x) { return get<int32_t>(reinterpret_cast<const char*>(&x)) < 0; }
-float greater(float x, float y) { return x != x || y != y ? one_nan(x + y) : x > y || (x == y && is_negative(y)) ? x : y; }
-float less(float x, float y) { return x != x || y != y ? one_nan(x + y) : x < y || (x == y && is_negative(x)) ? x : y; }
+float one_nan_sum(float x, float y) { return one_nan(x + y); }
+
+// Each result is rounded to the row's type.
+template <class F>
+void scatter_rounded(const Item& item, char* const* start, F f) {
+    const int type = int(item.operands[0].type);
+    if (type == F32) {
+        return scatter_elements(item, start, 4, [&](char* to, const char* from) { put(to, f(get<float>(to), get<float>(from))); });
+    }
+    scatter_elements(item, start, size_of(type), [&](char* to, const char* from) {
+        float x, y;
+        read(type, &x, to, 0, 1), read(type, &y, from, 0, 1);
+        x = f(x, y);
+        write(type, to, 0, &x, 1);
+    });
+}
 
 void scatter_floats(const Item& item, char* const* start) {
     switch (item.operations[0].step) {
-        case ADD: return scatter_elements<float>(item, start, [](float x, float y) { return one_nan(x + y); });
-        case MAX: return scatter_elements<float>(item, start, greater);
-        default: return scatter_elements<float>(item, start, less);
+        case ADD: return scatter_rounded(item, start, one_nan_sum);
+        case MULTIPLY_: return scatter_rounded(item, start, [](float x, float y) { return one_nan(x * y); });
+        case MAX: return scatter_rounded(item, start, [](float x, float y) { return one_nan(maximum(x, y)); });
+        default: return scatter_rounded(item, start, [](float x, float y) { return one_nan(minimum(x, y)); });
     }
 }
 
@@ -147,8 +164,7 @@ bool scatter(const Kernels& kernels, const Item& item, char* const* start) {
         for (i64 part = 0; part < item.nest.rows; ++part, parts.next())
             for (i64 i = 0; i < item.nest.inner; ++i) {
                 char* const to = parts.at[0] + i * parts.step(0);
-                const float sum = one_nan(get<float>(to) + get<float>(parts.at[1] + i * parts.step(1)));
-                std::memcpy(to, &sum, sizeof sum);
+                put(to, one_nan_sum(get<float>(to), get<float>(parts.at[1] + i * parts.step(1))));
             }
     }
     return true;
@@ -165,18 +181,24 @@ bool group_gather(const Item& item, char* const* start) {
 }
 
 bool group_scatter(const Item& item, char* const* start) {
-    const Operand& table = item.operands[0];
-    if (item.operations[0].step != OR) {
-        if (table.type == F32) scatter_floats(item, start);
-        else if (table.type == S32) scatter_numbers<int32_t>(item, start);
-        else scatter_numbers<uint32_t>(item, start);
+    const int type = int(item.operands[0].type);
+    if (item.params[0]) {
+        switch (size_of(type)) {
+            case 1: assign<1>(item, start); break;
+            case 2: assign<2>(item, start); break;
+            case 4: assign<4>(item, start); break;
+            default: assign<8>(item, start); break;
+        }
         return true;
     }
-    switch (size_of(int(table.type))) {
-        case 1: assign<uint8_t>(item, start); break;
-        case 2: assign<uint16_t>(item, start); break;
-        case 4: assign<uint32_t>(item, start); break;
-        default: assign<uint64_t>(item, start); break;
+    switch (type) {
+        case PRED: case U8: scatter_numbers<uint8_t>(item, start); break;
+        case S8: scatter_numbers<int8_t>(item, start); break;
+        case U16: scatter_numbers<uint16_t>(item, start); break;
+        case S16: scatter_numbers<int16_t>(item, start); break;
+        case U32: scatter_numbers<uint32_t>(item, start); break;
+        case S32: scatter_numbers<int32_t>(item, start); break;
+        default: scatter_floats(item, start);
     }
     return true;
 }

@@ -381,38 +381,58 @@ inline float log_(float x) {
 
 const float MOST_TURNED = 524288.f;  // up to here FP64 takes multiples of pi / 2 off well enough
 
-// sin(x + turn * pi / 2) for |x| <= MOST_TURNED, in FP64 and rounded once.
-inline float turned_sine(float x, uint64_t turn) {
+// x less a multiple of pi / 2, in FP64, for |x| <= MOST_TURNED.
+struct Turned {
+    double r;
+    uint64_t quarter;  // the multiple
+
+    // For |r| <= pi / 4 the series.
+    double sine() const {
+        const double z = r * r;
+        double p = z * 2.7557319223985893e-06 - 1.9841269841269841e-04;
+        p = p * z + 8.3333333333333332e-03;
+        p = p * z - 0.16666666666666666;
+        return (p * z + 1.) * r;
+    }
+
+    double cosine() const {
+        const double z = r * r;
+        double q = z * -2.7557319223985888e-07 + 2.4801587301587302e-05;
+        q = q * z - 1.3888888888888889e-03;
+        q = q * z + 4.1666666666666664e-02;
+        q = q * z - 0.5;
+        return q * z + 1.;
+    }
+};
+
+inline Turned turned(float x) {
     const double magic = 6755399441055744.0, wide = x;  // 1.5 * 2^52: the sum's last bits are the integer
     const double shifted = wide * 0.63661977236758134308 + magic, whole = shifted - magic;
-    const double r = (wide - whole * 1.5707963267341256) - whole * 6.077100506506192e-11, z = r * r;
-    // for |r| <= pi / 4 the series
-    double p = z * 2.7557319223985893e-06 - 1.9841269841269841e-04;
-    p = p * z + 8.3333333333333332e-03;
-    p = p * z - 0.16666666666666666;
-    double q = z * -2.7557319223985888e-07 + 2.4801587301587302e-05;
-    q = q * z - 1.3888888888888889e-03;
-    q = q * z + 4.1666666666666664e-02;
-    q = q * z - 0.5;
     uint64_t quarter;
     std::memcpy(&quarter, &shifted, 8);
-    quarter += turn;
-    const float result = float(quarter & 1 ? q * z + 1. : (p * z + 1.) * r);
+    return {(wide - whole * 1.5707963267341256) - whole * 6.077100506506192e-11, quarter};
+}
+
+// sin(x + turn * pi / 2) for |x| <= MOST_TURNED, rounded once.
+inline float turned_sine(float x, uint64_t turn) {
+    const Turned t = turned(x);
+    const uint64_t quarter = t.quarter + turn;
+    const float result = float(quarter & 1 ? t.cosine() : t.sine());
     return float_of(bits_of(result) ^ uint32_t(quarter & 2) << 30);
 }
 
-// Sine or cosine of n numbers of any size.
-inline void sines(float* d, const float* a, int n, uint64_t turn) {
+// Of n numbers of any size `near` up to MOST_TURNED, and beyond that `far` in FP64.
+template <class Near, class Far>
+inline void each_near(float* d, const float* a, int n, Near near, Far far) {
     bool all = true;
     for (i64 i = 0; i < n; ++i) all &= float_of(bits_of(a[i]) & 0x7FFFFFFF) <= MOST_TURNED;
     if (all) {
-        EACH d[i] = turned_sine(a[i], turn);
+        EACH d[i] = near(a[i]);
         return;
     }
     for (i64 i = 0; i < n; ++i) {
         const float x = a[i], magnitude = float_of(bits_of(x) & 0x7FFFFFFF);
-        if (magnitude <= MOST_TURNED) d[i] = turned_sine(x, turn);
-        else d[i] = x != x ? x : one_nan(float(turn ? std::cos(double(x)) : std::sin(double(x))));
+        d[i] = magnitude <= MOST_TURNED ? near(x) : x != x ? x : one_nan(float(far(double(x))));
     }
 }
 
@@ -447,57 +467,6 @@ inline void each2(const Lines& to, const Lines& left, const Lines& right, int co
 template <class F>
 inline void each1(float* d, const float* a, int n, F f) {
     EACH d[i] = f(a[i]);
-}
-
-inline void arithmetic(Step step, const Lines& d, const Lines& a, const Lines& b, int count, int n) {
-#define TWO(NAME, VALUE) \
-    case NAME: return each2(d, a, b, count, n, [](float x, float y) { return VALUE; });
-    switch (step) {
-        TWO(ADD, one_nan(x + y))
-        TWO(SUBTRACT, x - y)
-        TWO(MULTIPLY_, one_nan(x * y))
-        TWO(DIVIDE, x / y)
-        TWO(MAX, maximum(x, y))
-        TWO(MIN, minimum(x, y))
-        TWO(EQUAL, x == y ? 1.f : 0.f)
-        TWO(NOT_EQUAL, x == y ? 0.f : 1.f)
-        TWO(GREATER_EQUAL, x >= y ? 1.f : 0.f)
-        TWO(GREATER, x > y ? 1.f : 0.f)
-        TWO(LESS_EQUAL, x <= y ? 1.f : 0.f)
-        TWO(LESS, x < y ? 1.f : 0.f)
-        default: return;
-    }
-#undef TWO
-}
-
-inline void function(Step step, float* d, const float* a, int n) {
-#define ONE(NAME, VALUE) \
-    case NAME: return each1(d, a, n, [](float x) { return VALUE; });
-    switch (step) {
-        ONE(ABS, float_of(bits_of(x) & 0x7FFFFFFF))
-        ONE(NEGATE, float_of(bits_of(x) ^ 0x80000000))
-        ONE(SQUARE, x * x)
-        ONE(RELU, maximum(x, 0.f))
-        ONE(SQRT, std::sqrt(x))
-        ONE(RSQRT, 1.f / std::sqrt(x))
-        ONE(RECIPROCAL, 1.f / x)
-        ONE(SIGN, x > 0.f ? 1.f : x < 0.f ? -1.f : x)
-        ONE(EXP, exp_(x))
-        ONE(TANH, tanh_(x))
-        ONE(SIGMOID, one_nan(sigmoid_(x)))
-        ONE(ERF, erf_(x))
-        ONE(GELU, one_nan(gelu_(x)))
-        ONE(GELU_TANH, one_nan(gelu_tanh_(x)))
-        ONE(SILU, one_nan(sigmoid_(x) * x))
-        ONE(ROUND_EVEN, rint_(x))
-        ONE(SOFTPLUS, softplus_(x))
-        ONE(LOG, log_(x))
-        case SINE: return sines(d, a, n, 0);
-        case COSINE: return sines(d, a, n, 1);
-        ONE(TRUNCATE, truncate(x))
-        default: return;
-    }
-#undef ONE
 }
 
 // The sum that NumPy's pairwise summation gives.

@@ -1,6 +1,7 @@
 // Chains of f32 operations on elements: read, compute in blocks that stay in the nearest cache, write.
 #include "level.h"
 #include "level_rows.h"
+#include "level_wide.h"
 
 namespace LEVEL {
 namespace {

@@ -16,15 +16,15 @@ from neuronx_cc.ir.errors import RunError
 from neuronx_cc.ir.isa.elements import STORAGE, Array
 from neuronx_cc.runtime.native.encode import SMALL_FLOATS
 
-ABI = 9
+ABI = 10
 """Must be the number in core.cpp."""
 PATH = Path(__file__).with_name("libcore.so")
 REMEDY = "install a C++17 compiler (Debian, Ubuntu: apt install g++) and reinstall (in a checkout: make setup)"
 SIMULATOR, THREADS = "NEURONX_CC_SIMULATOR", "NEURONX_CC_THREADS"
 SIMULATORS = ("auto", "native", "numpy")
-DONE = -1
-"""What ``core_run`` returns at the end of some code. Another negative number: the time is over, it wants to go on;
-any other: the record with this number is to be carried out by Python, before it goes on."""
+DONE, TIME, FOREIGN = -1, -2, -3
+"""What ``core_run`` returns at the end of some code, when the time is over and it wants to go on, and for code of another
+program. Any other: the record with this number is to be carried out by Python, before it goes on."""
 
 TAKEN, REPEATED, CHOSEN = 0, 1, 2
 """Kinds of entries of a course, numbered as in course.h: a path, and what a ``while`` and a ``branch`` did."""
@@ -54,8 +54,7 @@ def open_library(path: Path) -> ctypes.CDLL | None:
         "core_code": (pointer, pointer, pointer, word),
         "core_code_free": (None, pointer),
         "core_start": (word, pointer, word, pointer, pointer, pointer, pointer, word),
-        "core_begin": (ctypes.c_int, pointer, pointer),
-        "core_run": (word, pointer, word),
+        "core_run": (word, pointer, pointer, word),
         "core_course": (word, pointer, pointer, word),
         "core_weights": (None, pointer, pointer, pointer),
     }

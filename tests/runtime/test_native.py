@@ -14,8 +14,10 @@ import pytest
 from one_instruction import Bench, dense
 
 from neuronx_cc.ir.errors import RunError
+from neuronx_cc.ir.isa import functions
 from neuronx_cc.ir.isa.elements import STORAGE
 from neuronx_cc.ir.isa.program import Branch, Else, End, Instr, Loop, Program, Ref, Space, Stream, While
+from neuronx_cc.ir.types import FLOATS
 from neuronx_cc.runtime import race_native
 from neuronx_cc.runtime.memory import Memory
 from neuronx_cc.runtime.native import library
@@ -366,22 +368,90 @@ def test_transcendental_functions_are_accurate(rng):
 
 
 @built
-def test_functions_of_special_values():
-    """Infinities, NaN and zeros of both signs, of whole blocks and beside other numbers."""
-    special = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, -1.0, 1.0, 524288.0, 1e30], np.float32)
-    for function in ("log", "sine", "cosine"):
+@pytest.mark.parametrize("function", functions.UNARY)
+def test_functions_of_special_values(function):
+    """Infinities, NaN, zeros of both signs, borders of domains, halves, huge numbers; of whole rows and side by side."""
+    special = [
+        0.0,
+        -0.0,
+        np.inf,
+        -np.inf,
+        np.nan,
+        0.5,
+        -0.5,
+        1.5,
+        -1.0,
+        1.0,
+        2.5,
+        -27.0,
+        1e-6,
+        -1e-6,
+        1e-42,
+        524288.0,
+        1e30,
+    ]
+    special = np.array(special, np.float32)
+    for given in (special[:, None], np.resize(special, (4, 40))):
         bench = Bench()
-        x = bench.load(np.resize(special, (len(special), 40)) if function == "log" else special[:, None], "f32")
+        x = bench.load(given, "f32")
         target = bench.tile("f32", x.counts)
         bench.emit(Instr("program_unary", G, (target,), (x,), (function,)))
         bench.program.hbm_bytes = bench.hbm
         memory, left = execute(bench.program, bench.inputs, "")
         assert not left
         with np.errstate(all="ignore"):
-            want = {"log": np.log, "sine": np.sin, "cosine": np.cos}[function](bench.inputs[0].astype(np.float64))
+            want = functions.UNARY[function](bench.inputs[0])
         got = tiles(memory, target)
-        np.testing.assert_allclose(got, want.astype(np.float32), 2e-7)
-        np.testing.assert_array_equal(np.signbit(got[got == 0]), np.signbit(want[got == 0]))
+        np.testing.assert_allclose(got, want, 2.4e-7, np.finfo(np.float32).smallest_subnormal)
+        np.testing.assert_array_equal(np.signbit(got[want == 0]), np.signbit(want[want == 0]))
+
+
+@built
+@pytest.mark.parametrize("op", ["power", "remainder", "atan2"])
+def test_functions_of_two_special_values(op):
+    special = [0.0, -0.0, np.inf, -np.inf, np.nan, 0.5, -0.5, -1.0, 1.0, 2.0, 3.0, -3.0, 1e-42, 1e30, -1e30, 0.3333]
+    a = np.array(special, np.float32)[:, None]
+    pairs = np.broadcast_to(a, (len(a), len(a))), np.broadcast_to(a.T, (len(a), len(a)))
+    for flags in (frozenset(), frozenset(["reverse"])):
+        for fixed in (None, 2.0, -0.5, 0.0):
+            bench = Bench()
+            loaded = [bench.load(np.ascontiguousarray(x), "f32") for x in pairs]
+            target, rest = bench.tile("f32", pairs[0].shape), () if fixed is None else (fixed,)
+            bench.emit(Instr("program_binary", G, (target,), tuple(loaded[: 2 - len(rest)]), (op,), rest, flags))
+            bench.program.hbm_bytes = bench.hbm
+            memory, left = execute(bench.program, bench.inputs, "")
+            assert not left
+            x, y = pairs[0], pairs[1] if fixed is None else np.full_like(pairs[0], fixed)
+            with np.errstate(all="ignore"):
+                want = functions.BINARY[op](*((y, x) if flags else (x, y)))
+            got = tiles(memory, target)
+            np.testing.assert_allclose(got, want, 2.4e-7, np.finfo(np.float32).smallest_subnormal)
+            np.testing.assert_array_equal(np.signbit(got[want == 0]), np.signbit(want[want == 0]))
+
+
+@built
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+def test_exact_functions_agree(rng, dtype):
+    """To the last bit: rounding, finiteness, fewer bits, remainders."""
+    bench, outs, shape = Bench(), [], (5, 1030)
+    a, b = bench.load(values(rng, dtype, shape), dtype), bench.load(values(rng, dtype, shape), dtype)
+    for op in ("floor", "ceil", "round-nearest-afz", "round-nearest-even", "is-finite"):
+        outs.append(dense(Space.SBUF, dtype, 30000 + 4200 * len(outs), shape))
+        bench.emit(Instr("program_unary", G, outs[-1:], (a,), (op,)))
+    for widths in (
+        (8, 23),
+        (8, 7),
+        (5, 10),
+        (5, 2),
+        (4, 3),
+        (1, 1),
+        (2, 0),
+    ):
+        outs.append(dense(Space.SBUF, dtype, 30000 + 4200 * len(outs), shape))
+        bench.emit(Instr("program_unary", G, outs[-1:], (a,), ("reduce-precision",), widths))
+    outs.append(dense(Space.SBUF, dtype, 30000 + 4200 * len(outs), shape))
+    bench.emit(Instr("program_binary", G, outs[-1:], (a, b), ("remainder",)))
+    agree(bench, outs)
 
 
 @built
@@ -977,7 +1047,9 @@ def test_registers_take_integers_of_any_type(kind):
 
 @built
 @pytest.mark.parametrize(("slots", "width", "entries"), [(1, 1, 5), (7, 3, 40), (20, 1, 33), (2, 8, 1)])
-@pytest.mark.parametrize("dtype", ["f32", "bf16", "u8", "s32", "pred"])
+@pytest.mark.parametrize(
+    "dtype", ["f32", "bf16", "f16", "f8e4m3", "f8e5m2", "u8", "s8", "u16", "s16", "u32", "s32", "pred"]
+)
 def test_tables_of_groups(rng, dtype, slots, width, entries):
     """Numbers within the table, after it and below zero; updates of places that come up again and again."""
     bench, lanes, outs = Bench(), 48, []
@@ -988,7 +1060,8 @@ def test_tables_of_groups(rng, dtype, slots, width, entries):
     for flags, target in (((), place(dtype, (lanes, entries, width), 0)), (("keep",), kept)):
         outs.append(target)
         bench.emit(Instr("group_gather", G, (target,), (table, index), (), (), frozenset(flags)))
-    for kind in ("assign", "add", "maximum", "minimum") if dtype in ("f32", "s32") else ("assign",):
+    kinds = ("assign", "add", "multiply", "maximum", "minimum", *(() if dtype in FLOATS else ("and", "or", "xor")))
+    for kind in kinds:
         outs.append(place(dtype, (lanes, slots, width), len(outs)))
         bench.emit(Instr("tensor_copy", V, outs[-1:], (table,)))
         bench.emit(Instr("group_scatter", G, outs[-1:], (updates, index), (kind,)))
