@@ -145,6 +145,29 @@ bool is_sound_group(const Item& item) {
     return whole || step == ADD || step == MULTIPLY_ || step == MAX || step == MIN;
 }
 
+// All windows lie in what the partitions have of x, whatever the bounds say.
+bool is_sound_selection(const Item& item) {
+    const Operand &y = item.operands[0], &x = item.operands[1], &source = item.operands[2], &bounds = item.operands[3];
+    const int free = x.ndims - 1;
+    if (y.ndims != x.ndims || source.ndims != x.ndims || free < 1 || item.operations.size() != 2) return false;
+    for (const Operand& operand : item.operands)
+        if (!is_tile(operand) || operand.lanes != y.lanes) return false;
+    if (bounds.type != S32 || product(bounds, 1) != 5 * free || i64(item.params.size()) != 2 + 2 * free) return false;
+    if (is_whole(x.type) != is_whole(source.type) || is_whole(x.type) != is_whole(y.type)) return false;
+    if (is_whole(x.type) && item.params[1]) return false;
+    __int128 taps = 1, elements = product(source, 1);
+    for (int d = 0; d < free; ++d) {
+        const i64 size = item.params[size_t(2 + 2 * d)], step = item.params[size_t(3 + 2 * d)];
+        if (size < 1 || step < 1 || source.count[d + 1] < 1 || y.count[d + 1] < 1) return false;
+        if (__int128(source.count[d + 1] - 1) * step + size > x.count[d + 1]) return false;
+        taps *= size;
+        if (taps > INT32_MAX) return false;
+    }
+    const Step keep = item.operations[0].step, combine = item.operations[1].step;
+    const bool orders = keep == GREATER_EQUAL || keep == GREATER || keep == LESS_EQUAL || keep == LESS;
+    return elements <= INT32_MAX && orders && (combine == ADD || combine == MULTIPLY_ || combine == MAX || combine == MIN);
+}
+
 bool is_sound_loop(const Item& item, const Limits& limits) {
     if (item.params.size() < 3 || item.params.size() % 2 == 0 || !is_register(item.params[1], limits)) return false;
     if (item.params[2] < -1) return false;
@@ -252,6 +275,7 @@ bool is_sound(const Item& item, const Limits& limits) {
             return has_operands(item, 1, 1) && is_whole(item.operands[0].type) && item.params.size() == 3 &&
                    is_register(item.params[2], limits) && item.params[0] <= item.params[1];
         case GROUP_GATHER: case GROUP_SCATTER: return has_operands(item, 3, 3) && is_sound_group(item);
+        case SELECT_SCATTER: return has_operands(item, 4, 4) && are_numbers(item) && is_sound_selection(item);
         case SCAN: return has_operands(item, 4, 4, 1) && item.operations.size() == 2 && is_sound_scan(item);
         default: return false;
     }

@@ -177,6 +177,12 @@ bool prepare(Item& item, const Limits& limits) {
     if (nest.ndims) item.effort += nest.rows * nest.inner * (inside.ndims ? inside.rows * inside.inner : 1) / 16;
     if (item.kind == GATHER || item.kind == SCATTER) item.effort += (item.effort - 64) * item.operands[2].count[0];
     if (item.kind == GROUP_GATHER || item.kind == GROUP_SCATTER) item.effort += item.operands[2].lanes * item.operands[2].count[1];
+    if (item.kind == SELECT_SCATTER) {  // every window is looked at, every element looks for windows
+        i64 taps = 1, elements = item.operands[0].lanes;
+        for (size_t p = 2; p < item.params.size(); p += 2) taps *= item.params[p];
+        for (int d = 1; d < item.operands[0].ndims; ++d) elements *= item.operands[0].count[d];
+        item.effort += elements * taps;
+    }
     return true;
 }
 

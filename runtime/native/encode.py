@@ -13,6 +13,7 @@ from neuronx_cc.ir.combiners import OF_PREDICATES
 from neuronx_cc.ir.isa import functions, integers
 from neuronx_cc.ir.isa.elements import STORAGE, constant, raw
 from neuronx_cc.ir.isa.names import engine_name
+from neuronx_cc.ir.isa.pooling import windows_of
 from neuronx_cc.ir.isa.program import Instr, Ref, Space
 from neuronx_cc.ir.isa.semantics import BITVEC, UNARY_ALU
 from neuronx_cc.ir.types import FLOATS
@@ -20,7 +21,7 @@ from neuronx_cc.ir.types import FLOATS
 (LOOP, END, FALLBACK, MAP, ACCUMULATE, COPY, SELECT, BITS, INTEGER, REDUCE, LOAD, MULTIPLY, GATHER, REG_LOAD, SCAN) = (
     range(15)
 )
-GROUP_GATHER, GROUP_SCATTER, WHILE, BRANCH, ELSE, SCATTER = 15, 16, 17, 18, 19, 20
+GROUP_GATHER, GROUP_SCATTER, WHILE, BRANCH, ELSE, SCATTER, SELECT_SCATTER = range(15, 22)
 """Kinds of items, numbered as in core.h; so are the types and steps below."""
 
 TYPES = {"f32": 0, "bf16": 1, "f16": 2, "u8": 3, "s8": 4, "u16": 5, "s16": 6, "u32": 7, "s32": 8, "pred": 9}
@@ -96,6 +97,7 @@ _FLAGS: dict[str, frozenset[str]] = {
     "program_binary": frozenset(["reverse"]),
     "load_stationary": frozenset(["tf32"]),
     "multiply_moving": frozenset(["accumulate", "tf32"]),
+    "select_scatter": frozenset(["lowest"]),
     "dma_gather": frozenset(["clamp"]),
     "dma_scatter": frozenset(["skip", "add"]),
 }
@@ -410,6 +412,17 @@ def _group_scatter(instr: Instr) -> Form | None:
     return Form(GROUP_SCATTER, (0,), ((STEP[step], 1, 0, 0),))
 
 
+def _select_scatter(instr: Instr) -> Form | None:
+    y, x, source = instr.outs[0], *instr.ins[:2]
+    lowest, floats = "lowest" in instr.flags, x.dtype in FLOATS
+    if (source.dtype in FLOATS) != floats or (y.dtype in FLOATS) != floats or (lowest and not floats):
+        return None
+    start = _bits(instr.imm[0]) if floats else int(instr.imm[0])
+    windows = [number for pair in zip(*windows_of(instr), strict=True) for number in pair]
+    keep, combine = (STEP[name] for name in instr.alu)
+    return Form(SELECT_SCATTER, (start, int(lowest), *windows), ((keep, 1, 0, 0), (combine, 1, 0, 0)))
+
+
 _FORMS: dict[str, Callable[[Instr], Form | None]] = {
     "tensor_copy": _cast,
     "dma_copy": _cast,
@@ -430,6 +443,7 @@ _FORMS: dict[str, Callable[[Instr], Form | None]] = {
     "partition_broadcast": lambda instr: _cast(instr, spread=True),
     "load_stationary": _load,
     "multiply_moving": lambda instr: None,
+    "select_scatter": _select_scatter,
     "dma_gather": _gather,
     "dma_scatter": _scatter,
     "group_gather": _group_gather,

@@ -3,6 +3,7 @@
 
 #include "context.h"
 #include "indexing.h"
+#include "pooling.h"
 #include "strips.h"
 #include "threads.h"
 
@@ -27,6 +28,11 @@ void call(void* data, i64 first, i64 last, Workspace& workspace) {
 void call_copy(void* data, i64 first, i64 last, Workspace&) {
     const Elementwise& job = *static_cast<Elementwise*>(data);
     job.kernels->copy(job.item->nest, size_of(int(job.item->operands[0].type)), job.start[0], job.start[1], first, last);
+}
+
+void call_select_scatter(void* data, i64 first, i64 last, Workspace&) {
+    const Elementwise& job = *static_cast<Elementwise*>(data);
+    select_scatter(*job.item, job.start, first, last);
 }
 
 struct Product {
@@ -279,6 +285,11 @@ bool execute(Context& context, Item& item) {
         case SCATTER: return scatter(*context.kernels, item, start);
         case GROUP_GATHER: return group_gather(item, start);
         case GROUP_SCATTER: return group_scatter(item, start);
+        case SELECT_SCATTER: {
+            const Operand& y = item.operands[0];
+            spread(context, item, start, y.lanes, item.effort / y.lanes, SLOW_GRAIN, call_select_scatter);
+            return true;
+        }
         case REG_LOAD: {
             const i64 value = element(item.operands[0], start[0]), least = item.params[0], most = item.params[1];
             context.registers[item.params[2]] = value < least ? least : value > most ? most : value;

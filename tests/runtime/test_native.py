@@ -1119,3 +1119,32 @@ def test_scans_from_a_constant(rng):
     for out, start in zip(outs, (0.0, -2.5), strict=True):
         bench.emit(Instr("tensor_tensor_scan", V, (out,), (a, b), ("multiply", "add"), (start,)))
     agree(bench, outs)
+
+
+@built
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "f8e5m2", "u8", "s16", "s32", "u32", "pred"])
+@pytest.mark.parametrize("dims", [1, 2, 3, 4])
+def test_gradients_of_pooling(rng, dtype, dims):
+    """Partitions at edges of the array, windows that overlap or not, parts of the result, equal elements, NaN."""
+    for lowest in (False, True) if dtype in FLOATS else (False,):
+        bench, outs, lanes = Bench(), [], 3
+        sizes, strides, counts = (rng.integers(1, high, dims) for high in (4, 4, 5))
+        extents = (counts - 1) * strides + sizes + rng.integers(0, 2, dims)
+        part = rng.integers(1, extents + 1)
+        x = values(rng, dtype, (lanes, *extents))
+        x = bench.load(np.where(rng.random(x.shape) < 0.4, x.reshape(-1)[0], x), dtype)
+        source = bench.load(values(rng, dtype, (lanes, *counts)), dtype)
+        bounds = np.empty((lanes, dims, 5), np.int32)
+        for d in range(dims):
+            bounds[:, d, 0], bounds[:, d, 1] = rng.integers(0, 2, lanes), extents[d] - rng.integers(0, 2, lanes)
+            bounds[:, d, 2], bounds[:, d, 3] = rng.integers(0, 2, lanes), counts[d] - rng.integers(0, 2, lanes)
+            bounds[:, d, 4] = rng.integers(0, extents[d] - part[d] + 1)
+        bounds = bench.load(bounds.reshape(lanes, -1), "s32")
+        windows = [float(number) for pair in zip(sizes, strides, strict=True) for number in pair]
+        flags = frozenset(["lowest"] if lowest else [])
+        for keep in ("is_ge", "is_gt", "is_le", "is_lt"):
+            for combine in ("add", "multiply", "max", "min"):
+                outs.append(bench.tile(dtype, (lanes, *part)))
+                given = (x, source, bounds)
+                bench.emit(Instr("select_scatter", G, outs[-1:], given, (keep, combine), (1.0, *windows), flags))
+        agree(bench, outs)
