@@ -44,11 +44,11 @@ _STEP_TEXT = (
 )
 _STEP_NAMES = _STEP_TEXT.split()
 STEP = {name: number for number, name in enumerate(_STEP_NAMES)}
-NO_FLOAT_STEPS = {
-    STEP[name]
-    for name in "bitwise_and bitwise_or bitwise_xor logical_shift_left logical_shift_right shift-right-arithmetic mulhi "
-    "rotate-left bitwise_not popcnt count-leading-zeros".split()
-}
+_WHOLE_TEXT = (
+    "bitwise_and bitwise_or bitwise_xor bitwise_not logical_shift_left logical_shift_right shift-right-arithmetic "
+    "rotate-left mulhi popcnt count-leading-zeros"
+)
+NO_FLOAT_STEPS = {STEP[name] for name in _WHOLE_TEXT.split()}
 _FLOAT_STEPS = STEP.keys() - {_STEP_NAMES[number] for number in NO_FLOAT_STEPS}
 _INTEGER_NAMES = {
     name: engine_name(name) for name in (*integers.BINARY, *integers.COMPARE) if engine_name(name) in STEP

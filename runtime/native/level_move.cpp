@@ -24,7 +24,16 @@ void copy_row(char* to, i64 to_stride, const char* from, i64 from_stride, i64 n)
 
 template <class P, class D>
 void select_row(char* to, i64 to_stride, const char* by, i64 by_stride, const char* from, i64 stride, i64 n, bool zero) {
-    if (to_stride == i64(sizeof(D)) && by_stride == i64(sizeof(P)) && stride == i64(sizeof(D))) {
+    const bool dense = to_stride == i64(sizeof(D)) && by_stride == i64(sizeof(P));
+    if (dense && stride == 0) {
+        const D value = get<D>(from), flip = D(0) - D(zero);
+        _Pragma("GCC ivdep") for (i64 i = 0; i < n; ++i) {
+            const D kept = get<D>(to + i * sizeof(D)), mask = D(D(get<P>(by + i * sizeof(P)) == 0) - D(1)) ^ flip;
+            put<D>(to + i * sizeof(D), D((value & mask) | (kept & D(~mask))));
+        }
+        return;
+    }
+    if (dense && stride == i64(sizeof(D))) {
         _Pragma("GCC ivdep") for (i64 i = 0; i < n; ++i) {
             const D kept = get<D>(to + i * sizeof(D)), taken = get<D>(from + i * sizeof(D));
             put<D>(to + i * sizeof(D), (get<P>(by + i * sizeof(P)) == 0) == zero ? taken : kept);

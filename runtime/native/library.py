@@ -23,8 +23,8 @@ REMEDY = "install a C++17 compiler (Debian, Ubuntu: apt install g++) and reinsta
 SIMULATOR, THREADS = "NEURONX_CC_SIMULATOR", "NEURONX_CC_THREADS"
 SIMULATORS = ("auto", "native", "numpy")
 DONE, TIME, FOREIGN = -1, -2, -3
-"""What ``core_run`` returns at the end of some code, when the time is over and it wants to go on, and for code of another
-program. Any other: the record with this number is to be carried out by Python, before it goes on."""
+"""What ``core_run`` returns at the end of some code, when the time is over and it wants to go on, and for code of
+another program. Any other: the record with this number is to be carried out by Python, before it goes on."""
 
 TAKEN, REPEATED, CHOSEN = 0, 1, 2
 """Kinds of entries of a course, numbered as in course.h: a path, and what a ``while`` and a ``branch`` did."""

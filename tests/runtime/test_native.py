@@ -326,17 +326,17 @@ def test_functions(rng, dtype):
     exact = ["copy", "square", "relu", "sqrt", "rsqrt", "reciprocal", "sign", "abs", "erf", "gelu"]
     close = ["exp", "tanh", "sigmoid", "silu", "softplus"]
     shape = (4, 3, 50)
-    for functions, tolerance in ((exact, 0), (close, 1e-6 if dtype == "f32" else 1 / 128)):
+    for names, tolerance in ((exact, 0), (close, 1e-6 if dtype == "f32" else 1 / 128)):
         bench = Bench()
         x = bench.load(values(rng, dtype, shape), dtype)
         lanes = [bench.load(rng.standard_normal((4, 1)).astype(np.float32), "f32") for _ in range(2)]
         outs = []
-        for function in functions:
+        for function in names:
             outs.append(dense(Space.SBUF, dtype, 40000 + 1000 * len(outs), shape))
             bench.emit(Instr("activation", S, outs[-1:], (x,), (function,), (1.0,)))
         outs.append(dense(Space.SBUF, "f32", 40000 + 1000 * len(outs), shape))
         flags = frozenset(["scale_ap", "bias"])
-        bench.emit(Instr("activation", S, outs[-1:], (x, *lanes), (functions[0],), (), flags))
+        bench.emit(Instr("activation", S, outs[-1:], (x, *lanes), (names[0],), (), flags))
         agree(bench, outs, tolerance)
 
 
@@ -370,26 +370,9 @@ def test_transcendental_functions_are_accurate(rng):
 @built
 @pytest.mark.parametrize("function", functions.UNARY)
 def test_functions_of_special_values(function):
-    """Infinities, NaN, zeros of both signs, borders of domains, halves, huge numbers; of whole rows and side by side."""
-    special = [
-        0.0,
-        -0.0,
-        np.inf,
-        -np.inf,
-        np.nan,
-        0.5,
-        -0.5,
-        1.5,
-        -1.0,
-        1.0,
-        2.5,
-        -27.0,
-        1e-6,
-        -1e-6,
-        1e-42,
-        524288.0,
-        1e30,
-    ]
+    """Infinities, NaN, zeros of both signs, borders of domains, halves, huge numbers; of whole rows or mixed."""
+    borders = [0.0, -0.0, np.inf, -np.inf, np.nan, 0.5, -0.5, 1.5, -1.0, 1.0, 2.5]
+    special = [*borders, -27.0, 1e-6, -1e-6, 1e-42, 524288.0, 1e30]
     special = np.array(special, np.float32)
     for given in (special[:, None], np.resize(special, (4, 40))):
         bench = Bench()

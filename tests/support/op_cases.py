@@ -305,7 +305,7 @@ def _contraction(opcode: str, dtype: str, lhs: tuple[int, ...], rhs: tuple[int, 
 
 
 def _convolution(opcode: str, dtype: str) -> Case:
-    window = "window={size=3x3 stride=2x2 pad=2_1x3_2 rhs_dilate=1x2 lhs_dilate=1x2}"
+    window = "window={size=3x3 stride=2x2 pad=2_1x2_3 rhs_dilate=1x2 lhs_dilate=1x2}"
     root = f"[2,4,4,7] convolution(p0, p1), {window}, dim_labels=b01f_01io->bf01"
     return _contraction(opcode, dtype, (2, 6, 7, 5), (3, 3, 5, 4), root)
 
