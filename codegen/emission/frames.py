@@ -3,11 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from neuronx_cc.ir.isa.program import Stream
 
-Place = tuple[Stream, tuple["Frame", ...]]
-"""A stream, and the open loops that its counts are relative to, outermost first."""
+Place = tuple[Stream, tuple["Frame", ...], tuple[tuple[int, int], ...]]
+"""A stream, the open loops that its counts are relative to, outermost first, and (register, instructions an iteration)
+of the loop that keeps step with one before it."""
+
+
+class Steps(NamedTuple):
+    """How an access of a closed outermost loop moved: its hull in the first iteration, and bytes an iteration."""
+
+    lo: int
+    hi: int
+    step: int
+    trips: int
+    first: int
+    """Its position in the first iteration."""
+    each: int
+    """Instructions of its stream in one iteration."""
 
 
 Rows = tuple[tuple[int, int], ...]
@@ -54,6 +69,8 @@ class Access:
     """False for run-time addresses: it may touch only a part of its hull, so it replaces no earlier access."""
     number: int = -1
     """Its place in the allocation's history."""
+    steps: Steps | None = None
+    """Of the iterations that it stands for."""
 
     @property
     def pitch(self) -> int:

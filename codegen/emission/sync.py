@@ -25,9 +25,11 @@ from itertools import pairwise
 from operator import attrgetter
 
 from neuronx_cc.codegen.emission.accesses import NO_ROTATIONS, Alloc, Hazard, hull, interleaved, remember
-from neuronx_cc.codegen.emission.frames import Access, Frame, Place
+from neuronx_cc.codegen.emission.frames import Access, Frame, Place, Steps
 from neuronx_cc.ir.isa.program import DMA_STREAMS, Instr, Ref, Space, Stream, Wait
 
+NEVER = -(1 << 60)
+"""What is known of a loop's iterations before it is waited for any of them: counts may be negative in the first."""
 PIECES = 4
 """Parts of a loop that what comes after it tells apart."""
 
@@ -72,7 +74,7 @@ class Synchroniser:
     def record(self, instr: Instr, operands: list[tuple[Alloc, Ref, bool]]) -> None:
         """Count ``instr`` as emitted now and wait for what its operands conflict with."""
         stream, frames = instr.stream, self.frames
-        place = (stream, tuple(frames[1:]))
+        place = (stream, tuple(frames[1:]), ())
         accesses = [(alloc, self._access(alloc, ref, write, place)) for alloc, ref, write in operands]
         self.pending.append((instr, self._waits_for(stream, accesses)))
         frame = frames[-1]
@@ -115,12 +117,28 @@ class Synchroniser:
             for earlier in alloc.accesses.conflicting(access, stream, known):
                 if not (write or earlier.write) or (engine and earlier.stream is stream):
                     continue
-                place = earlier.place
-                former = known.get(place, 0)
-                if earlier.count > former and self._overlap(earlier, access):
-                    learned.append((known, place, former, order))
-                    known[place] = found[place] = earlier.count
+                place, count = earlier.place, earlier.count
+                if count > known.get(place, 0) and self._overlap(earlier, access):
+                    if earlier.steps is not None and len(self.frames) > 1:
+                        place, count = self._in_step(earlier, earlier.steps, access)
+                    former = known.get(place, NEVER if place[2] else 0)
+                    if count > former:
+                        learned.append((known, place, former, order))
+                        known[place] = found[place] = count
         return found
+
+    def _in_step(self, earlier: Access, steps: Steps, access: Access) -> tuple[Place, int]:
+        """The place and count to wait for where a loop goes the same way as one before: iteration by iteration."""
+        loop = self.frames[1]
+        own = [stride for register, stride in access.coefs if register == loop.register]
+        if own == [steps.step] and steps.step > 0:
+            rest = tuple([coef for coef in access.coefs if coef[0] != loop.register])
+            lo, hi = self._reach(access.lo, access.hi, rest)
+            ahead = -(-(hi - steps.lo) // steps.step) - 1
+            if lo < hi and loop.count - 1 + ahead < steps.trips:
+                stream = earlier.place[0]
+                return (stream, (), ((loop.register, steps.each),)), steps.first + ahead * steps.each
+        return earlier.place, earlier.count
 
     def _inherited(self, alloc: Alloc, access: Access) -> list[Hazard]:
         """What earlier owners of the bytes of ``access`` left to wait for."""
@@ -235,7 +253,7 @@ class Synchroniser:
             key = (instr.stream, awaited)
             if key not in strongest or strongest[key] < count:
                 strongest[key] = count
-                place = (awaited, loops)
+                place = (awaited, loops, ())
                 waits[place] = max(count, waits.get(place, count))
 
     def _walk(self, loop: Frame, access: Access) -> Walk:
@@ -289,7 +307,8 @@ class Synchroniser:
             coefs = tuple([coef for coef in access.coefs if coef[0] not in registers])
             moved = [stride for register, stride in access.coefs if register in registers]
             rows = access.rows if access.rows and not any(stride % access.pitch for stride in moved) else ()
-            place = (access.stream, tuple([frame for frame in access.loops if frame is not loop]))
+            place = (access.stream, tuple([frame for frame in access.loops if frame is not loop]), ())
+            steps = self._steps(loop, access)
             for piece, (first, last) in enumerate(self._pieces(loop, access)):
                 lo, hi = access.lo, access.hi
                 for register, stride in access.coefs:
@@ -312,17 +331,26 @@ class Synchroniser:
                         access.order,
                         rows,
                         access.rotations,
+                        steps=steps,
                     )
                 else:
                     if not rows or old.rows != rows or (lo - old.lo) % rows[0][0]:
                         old.rows = ()
                     old.lo, old.hi, old.count = min(old.lo, lo), max(old.hi, hi), max(old.count, count)
+                    old.steps = _joined(old.steps, steps)
         for access in accesses:
             alloc.accesses.discard(access)
         for access in merged.values():
             alloc.accesses.add(access)
         if len(self.frames) > 2:
             self._touched.setdefault(self.frames[-2], {}).setdefault(alloc, []).extend(merged.values())
+
+    def _steps(self, loop: Frame, access: Access) -> Steps | None:
+        """How ``access`` moved with ``loop``, an outermost one, if it did."""
+        own = [stride for register, stride in access.coefs if register == loop.register]
+        if len(self.frames) > 2 or not own or len(access.coefs) > 1:
+            return None
+        return Steps(access.lo, access.hi, own[0], loop.count, access.count, loop.finished.get(access.stream, 0))
 
     def _pieces(self, loop: Frame, access: Access) -> Sequence[tuple[int, int]]:
         """(first, last) iterations that count as one. Who reads what an outermost loop writes in pieces, one after the
@@ -350,6 +378,13 @@ class Synchroniser:
                     final.append(wait)
             instr.waits = _needed(final)
         self.pending.clear()
+
+
+def _joined(one: Steps | None, other: Steps | None) -> Steps | None:
+    """What two accesses in one loop have in common, if they move alike."""
+    if one is None or other is None or one.step != other.step:
+        return None
+    return one._replace(lo=min(one.lo, other.lo), hi=max(one.hi, other.hi), first=max(one.first, other.first))
 
 
 def _needed(waits: Sequence[Wait]) -> tuple[Wait, ...]:
@@ -380,6 +415,6 @@ def _implies(wait: Wait, other: Wait) -> bool:
 
 def _final(place: Place, count: int) -> Wait | None:
     """The wait for ``count`` instructions at ``place``, whose loops are complete; None for one that is always over."""
-    stream, loops = place
-    coefs = tuple([(frame.register, frame.finished[stream]) for frame in loops if frame.finished.get(stream)])
+    stream, loops, steps = place
+    coefs = tuple([(frame.register, frame.finished[stream]) for frame in loops if frame.finished.get(stream)]) + steps
     return Wait(stream, count, coefs) if count > 0 or coefs else None

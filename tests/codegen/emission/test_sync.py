@@ -152,6 +152,29 @@ def gaps() -> Program:
     return bench.builder.finish()
 
 
+def in_step(written: int, read: int, shift: int = 0, again: bool = False) -> Program:
+    """A loop reads the tiles of the one before, ``shift`` tiles on; ``again``: a third loop overwrites them."""
+    bench = Bench(written)
+    alloc, other = (bench.builder.sbuf.allocate(written * TILE) for _ in range(2))
+    assert alloc is not None
+    assert other is not None
+    dims = (Atom(LANES, 1, True), Atom(TILE // 4, 4))
+    row, made = (Block(each, "f32", Affine(each.lo), dims) for each in (alloc, other))
+    with bench.builder.loop(written) as index:
+        bench.load(bench.at(row, index), index)
+        bench.scale(bench.at(row, index), bench.at(row, index))
+    with bench.builder.loop(read) as index:
+        bench.exponential(bench.at(made, index), bench.at(row, index + shift))
+    if again:
+        with bench.builder.loop(written) as index:
+            bench.builder.emit("memset", Stream.GPSIMD, [bench.at(row, index)], [], imm=[0.0])
+    with bench.builder.loop(read) as index:
+        bench.store(bench.at(made, index), index)
+    for index in range(read, written):
+        bench.store(bench.at(made, Affine(read - 1)), Affine(index))
+    return bench.builder.finish()
+
+
 PROGRAMS: dict[str, Callable[[], Program]] = {
     "straight": straight,
     "one buffer": lambda: streamed(5, 1),
@@ -165,6 +188,11 @@ PROGRAMS: dict[str, Callable[[], Program]] = {
     "sum": lambda: accumulated(4),
     "bytes used again": lambda: reused(4),
     "rows with gaps": gaps,
+    "one loop after the other": lambda: in_step(6, 6),
+    "some tiles later": lambda: in_step(6, 3, 2),
+    "the last tiles": lambda: in_step(6, 3, 3),
+    "tiles written again": lambda: in_step(5, 5, 0, True),
+    "some tiles read and written again": lambda: in_step(7, 4, 2, True),
 }
 
 
@@ -180,8 +208,11 @@ def test_no_race(name: str) -> None:
     assert summary.waits > 0
 
 
-TIGHT = sorted(set(PROGRAMS) - {"as many buffers as tiles", "more buffers than tiles", "sum"})
-"""The others hold instructions that wait in vain: their buffers never come round again, or hulls of columns overlap."""
+IN_VAIN = {"as many buffers as tiles", "more buffers than tiles", "sum"}
+"""These hold instructions that wait in vain: their buffers never come round again, or hulls of columns overlap."""
+REPEATED = {"some tiles later", "the last tiles", "some tiles read and written again"}
+"""Of these, stores of a queue that has waited wait as well."""
+TIGHT = sorted(set(PROGRAMS) - IN_VAIN - REPEATED)
 
 
 @pytest.mark.parametrize("name", TIGHT)
@@ -215,6 +246,14 @@ def test_loops_run_on_the_streams_they_hold() -> None:
     (loop,) = [record for record in streamed(5, 2).records if isinstance(record, Loop)]
     assert loop.streams == {Stream.DMA_LOAD, Stream.VECTOR, Stream.DMA_STORE}
     assert [modulus for _, modulus in loop.phases] == [2]
+
+
+@pytest.mark.parametrize(("written", "read", "shift"), [(6, 6, 0), (6, 3, 2), (6, 3, 3)])
+def test_a_loop_keeps_step_with_the_one_before(written: int, read: int, shift: int) -> None:
+    records = [record for record in in_step(written, read, shift).records if isinstance(record, Instr)]
+    (reader,) = [record for record in records if record.op == "activation"]
+    (wait,) = [wait for wait in reader.waits if wait.stream is Stream.VECTOR]
+    assert (wait.count, [step for _, step in wait.coefs]) == (1 + shift, [1])
 
 
 def test_a_reader_of_the_first_tiles_waits_for_them_only() -> None:
