@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from neuronx_cc.driver.check import Progress, largest_difference, outputs_of
-from neuronx_cc.driver.pairs import Cancellation, Pair, Pairs
+from neuronx_cc.driver.pairs import Cancellation, Overflow, Pair, Pairs
 from neuronx_cc.ir import hlo, reference
 from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.isa.blas import one_thread
@@ -63,6 +63,8 @@ class Accuracy:
     """Largest error of an output by all casts together, evaluated."""
     ops: tuple[OpError, ...]
     cancellations: tuple[Cancellation, ...]
+    overflows: tuple[Overflow, ...] = ()
+    """In the order in which they are come to."""
 
 
 def analyse(
@@ -86,7 +88,8 @@ def analyse(
             rows.append(walk.row(ops))
             progress("single cast", number, len(groups))
     rows.sort(key=lambda row: -row.impact)
-    return Accuracy(tuple(walk.expected()), walk.total(), tuple(rows), tuple(walk.cancellations()))
+    overflows = tuple(walk.overflows())
+    return Accuracy(tuple(walk.expected()), walk.total(), tuple(rows), tuple(walk.cancellations()), overflows)
 
 
 class Uncast:
@@ -178,6 +181,9 @@ class _Walk:
 
     def cancellations(self) -> list[Cancellation]:
         return self._pairs.cancellations()
+
+    def overflows(self) -> list[Overflow]:
+        return [*self._pairs.overflows.values()]
 
 
 def _groups(casts: Mapping[hlo.HloOp, Cast], most: int) -> list[tuple[hlo.HloOp, ...]]:

@@ -13,11 +13,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ml_dtypes import finfo
+
 from neuronx_cc.driver import accuracy
 from neuronx_cc.driver.check import Progress, difference
+from neuronx_cc.driver.pairs import Overflow
 from neuronx_cc.driver.policy_file import kept
 from neuronx_cc.driver.recompile import Model
 from neuronx_cc.ir import hlo
+from neuronx_cc.ir.types import NUMPY_DTYPE
 from neuronx_cc.passes.precision.policy import Policy, make_rule
 from neuronx_cc.passes.precision.rounding import Array, casts_of
 
@@ -65,6 +69,21 @@ class Cancelling:
 
 
 @dataclass(frozen=True, slots=True)
+class Overflowing:
+    """An op whose cast makes infinities of finite numbers."""
+
+    name: str
+    opcode: str
+    op_name: str
+    source: str
+    type: str
+    largest: float
+    """Magnitude of those numbers."""
+    limit: float
+    """The largest number of the type."""
+
+
+@dataclass(frozen=True, slots=True)
 class Comparison:
     """How far outputs are from FP32 semantics, and by which ops."""
 
@@ -77,19 +96,25 @@ class Comparison:
     rows: tuple[Row, ...]
     """Worst first."""
     cancellations: tuple[Cancelling, ...]
+    overflows: tuple[Overflowing, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         columns = {name: getattr(self, name) for name in ("error", "outputs", "predicted")}
         columns["outputs"] = list(self.outputs)
         rows = [{name: getattr(row, name) for name in Row.__slots__} for row in self.rows]
         cancelling = [{name: getattr(each, name) for name in Cancelling.__slots__} for each in self.cancellations]
-        return {**columns, "ops": rows, "cancellations": cancelling}
+        overflowing = [{name: getattr(each, name) for name in Overflowing.__slots__} for each in self.overflows]
+        return {**columns, "ops": rows, "cancellations": cancelling, "overflows": overflowing}
 
     def __str__(self) -> str:
         lines = [f"accuracy: outputs differ from FP32 semantics by {self.error:.1e}"]
         if not self.rows:
             return f"{lines[0]}; nothing is cast\n"
         lines[0] += f", {self.predicted:.1e} of it by casts"
+        for far in self.overflows[:3]:
+            place = " at ".join(part for part in (far.name, far.source) if part)
+            said = f"numbers up to {far.largest:.1e} become infinities, {far.type} has {far.limit:g} at most"
+            lines.append(f"{far.opcode} {place} overflows: {said}")
         for each in self.cancellations[:3]:
             place = " at ".join(part for part in (each.name, each.source) if part)
             lines.append(f"{each.opcode} {place} cancels: error {each.before:.1e} before, {each.after:.1e} after")
@@ -137,7 +162,14 @@ def compare_module(model: Model, inputs: Sequence[Array], outputs: Sequence[Arra
         Cancelling(each.op.loc.name, each.op.opcode, each.op.loc.op_name, each.op.loc.place, each.before, each.after)
         for each in found.cancellations
     )
-    return Comparison(max(errors, default=0.0), errors, found.predicted, tuple(rows), cancelling)
+    overflowing = tuple(_overflowing(each) for each in found.overflows)
+    return Comparison(max(errors, default=0.0), errors, found.predicted, tuple(rows), cancelling, overflowing)
+
+
+def _overflowing(each: Overflow) -> Overflowing:
+    limit = float(finfo(NUMPY_DTYPE[each.dtype]).max)  # type: ignore[no-untyped-call]
+    loc = each.op.loc
+    return Overflowing(loc.name, each.op.opcode, loc.op_name, loc.place, each.dtype, each.largest, limit)
 
 
 def _exactly(op: hlo.HloOp) -> Any:

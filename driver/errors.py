@@ -182,6 +182,11 @@ CATALOGUE: dict[str, Entry] = {
         "An input has codes that are NaN, and the program was compiled with --no-nan-codes.",
         "compile it without",
     ),
+    "ERUN907": Entry(
+        "range of a type",
+        "Results are no finite numbers, and the program rounds to a type in which large numbers are infinities.",
+        "keep the op that --check names in FP32, or scale what it computes",
+    ),
     "ERUN910": Entry("memory used for two things", "The program reads what was written for something else.", PLAN_ANEW),
     "ERUN911": Entry("race", "Two engines access the same memory and no semaphore orders them.", COMPILE_AGAIN),
     "ERUN912": Entry("undefined memory", "The program reads memory that nothing has written.", COMPILE_AGAIN),

@@ -45,6 +45,16 @@ class Cancellation:
     after: float
 
 
+@dataclass(frozen=True, slots=True)
+class Overflow:
+    """An op whose cast makes infinities of finite numbers."""
+
+    op: hlo.HloOp
+    dtype: str
+    largest: float
+    """Magnitude of those numbers."""
+
+
 class Pairs(Evaluator):
     """Evaluates pairs, and keeps the largest errors of each op, over all iterations."""
 
@@ -55,6 +65,8 @@ class Pairs(Evaluator):
         self.added: dict[hlo.HloOp, float] = {}
         self.inherited: dict[hlo.HloOp, float] = {}
         self._cancelling: dict[hlo.HloOp, Cancellation] = {}
+        self.overflows: dict[hlo.HloOp, Overflow] = {}
+        """In the order in which they are come to."""
 
     def apply(self, op: hlo.HloOp, operands: Sequence[Any]) -> Pair:
         """``operands`` are pairs."""
@@ -72,6 +84,9 @@ class Pairs(Evaluator):
         value = self._rounding.apply(op, taken) if op in self._casts else uncast
         if op in self._casts:
             self._note(self.added, op, value, uncast)
+            dtype, largest = self._rounding.beyond(op, taken, uncast)
+            if dtype and (op not in self.overflows or largest > self.overflows[op].largest):
+                self.overflows[op] = Overflow(op, dtype, largest)
         if op in self._casts or (reached and isinstance(op, SUMS)):
             after = self._note(self.inherited, op, uncast, exact)
             if isinstance(op, SUMS):

@@ -6,6 +6,7 @@ Input: a NEFF, and an ``.npz`` of inputs or a seed for random ones. Output: an `
 import json
 import os
 import sys
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -58,7 +59,11 @@ def run_command(session: Session) -> int:
     if library.load() is None and not (parsed.flag("timing_only") or library.wanted() == "numpy"):
         session.log.warning(f"values are computed by {library.description()}")
     session.enter("running")
-    results = _run(parsed, neffs, inputs, machine)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # said in the log
+        results = _run(parsed, neffs, inputs, machine)
+    for warning in dict.fromkeys(each.overflow for each in results if each.overflow):
+        session.log.warning(f"[NCC_ERUN907] {warning}")
     result = max(results, key=lambda each: each.report.time_ns)
     session.enter("writing the results")
     if parsed.text_or_none("outputs") and len(results) == 1:

@@ -1,7 +1,7 @@
 """Program inputs and outputs as ``.npz`` files, and random inputs.
 
-Inputs are keyed ``arg0``, ``arg1``, ... by parameter number, or by any other of their names (``runtime.arguments``);
-outputs as the model's framework calls them, else ``out0``, ``out1``, ...
+Inputs are keyed ``arg0``, ``arg1``, ... by parameter number (``arr_0``, ... by ``numpy.savez`` without names), or by
+any other of their names (``runtime.arguments``); outputs as the framework calls them, else ``out0``, ``out1``, ...
 NumPy files know no bfloat16, no 8-bit floats, no 2- and 4-bit integers: the floats are stored as raw void arrays of the
 same width (what NumPy itself makes of them) and read back by the program's types, the integers as int8 and uint8.
 """
@@ -30,6 +30,8 @@ _WIDEST_BYTES, _HEADER_BYTES, _SLACK_BYTES = 16, 256, 1 << 20
 """Of an element and of an array's header in an ``.npz`` file, and for arrays there that are no parameters."""
 _NUMBERED = re.compile(r"out\d+|.*[@\0].*", re.DOTALL)
 """Names that mean something else in a file."""
+_UNNAMED = re.compile(r"arr_(\d{1,6})")
+"""What ``numpy.savez`` calls arrays that it is given without names."""
 RANDOM_INTEGERS = 8
 """Random integer inputs are 0 to 7: small enough to be indices into nearly everything."""
 
@@ -72,11 +74,11 @@ def read_device_inputs(paths: Sequence[str], parameters: Sequence[Sequence[Param
             raise RunError("ERUN001", f"{path}: {key!r} names no device", f"the program runs on {devices} devices")
     names = [[name for name, _ in those] for those in parameters]
     for key in common:
-        if all(find(key, those) is None for those in names):
+        if all(_place(key, those) is None for those in names):
             # the error of a single program names what is closest
             _in_order(path, {key: common[key]}, parameters[0])
     return [
-        _in_order(path, {key: array for key, array in common.items() if find(key, known) is not None} | mine, those)
+        _in_order(path, {key: array for key, array in common.items() if _place(key, known) is not None} | mine, those)
         for mine, known, those in zip(own, names, parameters, strict=True)
     ]
 
@@ -103,7 +105,7 @@ def numbered(path: str, named: Mapping[str, Array], parameters: Sequence[Paramet
     found: dict[int, tuple[str, Array]] = {}
     names = [name for name, _ in parameters]
     for key, array in named.items():
-        index = find(key, names)
+        index = _place(key, names)
         if index is None:
             raise RunError(
                 "ERUN001",
@@ -114,6 +116,14 @@ def numbered(path: str, named: Mapping[str, Array], parameters: Sequence[Paramet
             raise RunError("ERUN001", f"{path}: {found[index][0]!r} and {key!r} are both parameter {index}")
         found[index] = (key, array)
     return {index: fit(array, parameters[index][1], key) for index, (key, array) in found.items()}
+
+
+def _place(key: str, names: Sequence[Name]) -> int | None:
+    """The number of the parameter that a file calls so."""
+    found = find(key, names)
+    if found is None and (unnamed := _UNNAMED.fullmatch(key)) is not None and int(unnamed[1]) < len(names):
+        return int(unnamed[1])
+    return found
 
 
 def fit(array: Array, shape: Shape, key: str) -> Array:

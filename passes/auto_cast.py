@@ -18,13 +18,17 @@ from neuronx_cc.passes.accumulate_f32 import record
 from neuronx_cc.passes.analysis.calls import called_names
 from neuronx_cc.passes.manager import PassContext
 from neuronx_cc.passes.precision.casts import Casts
-from neuronx_cc.passes.precision.decisions import Contraction, of_operands, results_change
+from neuronx_cc.passes.precision.decisions import Contraction, idle, of_operands, results_change
 from neuronx_cc.passes.precision.lowering import Lowering
 
 
 def run(module: HloModule, context: PassContext) -> None:
     for rule in context.options.policy.unused(module):
         context.warn("EARG911", f"{rule.described()} changes nothing: none of its ops is left when types are chosen")
+    ops = [op for computation in code_computations(module) for op in ops_of(computation.block)]
+    for rule in context.options.policy.rules:
+        if reason := idle(rule, ops):
+            context.warn("EARG911", f"{rule.described()} changes nothing: {reason}, and it matches none")
     results = results_change(context.options)
     if results:
         _record_parameters(module, context)

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -30,6 +31,7 @@ from neuronx_cc.runtime.arguments import Name, Structure, arrange, by_name
 from neuronx_cc.runtime.course import Course, assumed
 from neuronx_cc.runtime.host import Functions, HostCalls
 from neuronx_cc.runtime.host_memory import KEPT, LARGE_BYTES, require
+from neuronx_cc.runtime.infinities import overflow
 from neuronx_cc.runtime.memory import Memory, OnChip, complement
 from neuronx_cc.runtime.native.executor import make_executor
 from neuronx_cc.runtime.profiling.analysis import analyse
@@ -52,6 +54,8 @@ class RunResult:
     """The run as the clock sees it, of which traces and reports are made."""
     structure: Structure | None = None
     """How the JAX function that was compiled returns its results."""
+    overflow: str = ""
+    """Where results are not finite because of a type of small range: what ``run`` warned of."""
 
     @property
     def tree(self) -> Any:
@@ -136,7 +140,8 @@ class Executable:
         ``device`` is this device's number and ``port`` its connection to the others (``runtime.devices``);
         ``functions`` are those of the host that the program may call, by number (``runtime.host``).
         Memory is all ones at the start; of HBM only results, if it is proved that nothing undefined is read.
-        Raises RunError for wrong inputs, faults, races and deadlocks.
+        Warns of results that are not finite where a type of small range may be why. Raises RunError for wrong inputs,
+        faults, races and deadlocks.
         """
         progress.note(0, 3, "race check")
         proved = check_races and prove_ordered(self.program).exact
@@ -155,7 +160,11 @@ class Executable:
         finally:
             KEPT.put(executor.memory)
         progress.note(2, 3, "timing")
-        return self._timed(outputs, self.execution(executor.course, machine, device))
+        result = self._timed(outputs, self.execution(executor.course, machine, device))
+        result.overflow = overflow(self.program, arrays, outputs)
+        if result.overflow:
+            warnings.warn(result.overflow, RuntimeWarning, stacklevel=2)
+        return result
 
     def observe(
         self, inputs: Sequence[Any] | Mapping[str, Any], stops: Mapping[int, Callable[[Memory], None]]

@@ -9,6 +9,7 @@ with NaNs where the program relies on it that there are none go to that one at o
 """
 
 import time
+import warnings
 from collections.abc import Sequence
 from functools import cache
 
@@ -26,6 +27,7 @@ from neuronx_cc.ir.isa.elements import Array
 from neuronx_cc.ir.types import FLOATS
 from neuronx_cc.runtime.course import Course
 from neuronx_cc.runtime.devices import compute_devices
+from neuronx_cc.runtime.infinities import overflow
 from neuronx_cc.runtime.memory import OnChip
 
 last: "Record | None" = None
@@ -65,6 +67,9 @@ def execute(
                 recorder.append(record)
         if settings.fail_on_nan:
             _refuse_nan(unit, targets)
+        said = [overflow(unit.executables[0].program, *each) for each in zip(rows, targets, strict=True)]
+        for warning in filter(None, dict.fromkeys(said)):
+            warnings.warn(warning, RuntimeWarning, stacklevel=1)
     except BaseException as error:
         raise plugin_error(error, Session("jax", [])) from None
 

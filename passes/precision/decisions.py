@@ -6,12 +6,12 @@ A policy's rules count most, since they name the op. Then an explicit ``algorith
 operand, which ask for more than one pass in a 16-bit type; then the mode.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from neuronx_cc.ir import hlo
 from neuronx_cc.passes.manager import CAST_DTYPES, PassOptions
-from neuronx_cc.passes.precision.policy import TYPES
+from neuronx_cc.passes.precision.policy import TYPES, Rule
 
 Contraction = hlo.DotOp | hlo.ConvolutionOp
 
@@ -77,6 +77,33 @@ def sums_in_f32(op: hlo.HloOp, options: PassOptions) -> bool:
     if (choice := options.policy.choice(op, "accumulate")) is not None:
         return choice[0] == "fp32"
     return options.mixed_precision_accumulation
+
+
+def _is_f32(value: hlo.SSAValue) -> bool:
+    return isinstance(value.type, hlo.ArrayType) and value.type.data.dtype == "f32"
+
+
+TAKERS: dict[str, tuple[str, Callable[[hlo.HloOp], bool]]] = {
+    "operands": (
+        "contractions of FP32",
+        lambda op: isinstance(op, Contraction) and any(hlo.shape_of(each).dtype == "f32" for each in op.operands),
+    ),
+    "result": ("ops with FP32 results", lambda op: _is_f32(op.results[0])),
+    "accumulate": ("reductions", lambda op: isinstance(op, hlo.ReduceOp)),
+}
+"""Setting -> what it is for, and whether an op is such a one."""
+
+
+def idle(rule: Rule, ops: Sequence[hlo.HloOp]) -> str:
+    """What a rule's settings are for, if none of ``ops`` that it matches is such a one; else nothing.
+
+    What is asked to stay in FP32 may be anything; formats of weights are the pass ``quantize_weights``'s.
+    """
+    asked = [setting for setting in TAKERS if getattr(rule, setting) not in ("", "fp32")]
+    matched = [op for op in ops if rule.matches(op)]
+    if not asked or rule.weights or not matched or any(TAKERS[each][1](op) for each in asked for op in matched):
+        return ""
+    return ", ".join(f"{setting} is for {TAKERS[setting][0]}" for setting in asked)
 
 
 def results_change(options: PassOptions) -> bool:

@@ -125,6 +125,21 @@ class RoundingEvaluator(Evaluator):
         value = super().apply(op, taken)
         return _rounded(value, cast.result)
 
+    def beyond(self, op: hlo.HloOp, operands: Sequence[Value], uncast: Value) -> tuple[str, float]:
+        """The type of a cast that makes infinities of finite numbers, and the largest of these; of others nothing.
+
+        ``uncast``: what ``op`` results in without casts.
+        """
+        cast = self._casts[op]
+        fresh = [n for n in cast.rounded if not isinstance(defining_op(op.operands[n]), hlo.ConstantOp)]
+        rounded_ones = [(operands[number], cast.operands) for number in fresh] + [(uncast, cast.result)]
+        for value, dtype in rounded_ones:
+            if isinstance(value, np.ndarray) and value.dtype == np.float32 and dtype not in ("f32", "tf32"):
+                largest = float(np.max(np.abs(value), where=np.isfinite(value), initial=0.0))
+                if not np.isfinite(rounded(np.array([largest], np.float32), dtype)).all():
+                    return dtype, largest
+        return "", 0.0
+
 
 def _rounded(value: Value, dtype: str, constant: bool = False) -> Value:
     if not isinstance(value, np.ndarray) or value.dtype != np.float32 or dtype == "f32":

@@ -2,6 +2,7 @@
 
 import json
 import tracemalloc
+import warnings
 
 import jax
 import jax.numpy as jnp
@@ -136,7 +137,11 @@ def test_cancellations_in_loops_and_branches_are_named(form) -> None:
     "form",
     [
         lambda x, limit: jax.lax.cond(jnp.max(x @ x) > limit, lambda: x @ (x + 1), lambda: x @ (x - 1)),
-        lambda x, limit: jax.lax.while_loop(lambda y: jnp.max(x @ x) > limit, lambda y: y @ (x + 1) - limit, x),
+        lambda x, limit: jax.lax.while_loop(
+            lambda state: (state[0] < 3) & (jnp.max(x @ x) > limit),
+            lambda state: (state[0] + 1, state[1] @ (x + 1) - limit),
+            (0, x),
+        )[1],
     ],
     ids=["cond", "while"],
 )
@@ -150,6 +155,39 @@ def test_where_programs_part_nothing_is_measured(form) -> None:
     assert None in [row.inherited for row in found.rows]
     assert found.error > 0.1
     assert "not met" in str(found)
+
+
+def far(x, w):
+    return jnp.log(jnp.sum(jnp.exp(x @ w), -1))
+
+
+@pytest.mark.parametrize(("mode", "cast_type"), [("all", "fp8_e4m3"), ("all", "fp16"), ("matmult", "fp8_e4m3")])
+def test_casts_beyond_the_range_of_a_type_are_named(mode: str, cast_type: str) -> None:
+    """By op, line and range; and running such a program is not silent."""
+    x, w = arrays(32, 2)
+    if mode == "matmult":
+        model, opcode, line = jax.jit(lambda x, w: (1e4 * x) @ w), "dot", 0
+    else:
+        model, opcode, line = jax.jit(far), "exponential", far.__code__.co_firstlineno + 1
+    with pytest.warns(RuntimeWarning, match=r"\d+ elements of result 0 are"):
+        neuronx_cc.compile(model, x, w, auto_cast=mode, auto_cast_type=cast_type).run([x, w])
+    with pytest.warns(RuntimeWarning, match=r"rounds to f(8e4m3|16)"):
+        found = neuronx_cc.compare(model, [x, w], auto_cast=mode, auto_cast_type=cast_type)
+    first = found.overflows[0]
+    assert first.opcode == opcode
+    assert first.largest > first.limit == (65504 if cast_type == "fp16" else 240)
+    assert not line or first.source.endswith(f":{line}")
+    assert "overflows: numbers up to" in str(found)
+    assert found.to_json()["overflows"][0]["limit"] == first.limit
+
+
+def test_infinities_that_no_cast_makes_are_not_warned_of() -> None:
+    x, w = arrays(32, 2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        neuronx_cc.compile(jax.jit(far), 100 * x, w, auto_cast="none").run([100 * x, w])
+        neuronx_cc.compile(jax.jit(far), x, w, auto_cast="all", auto_cast_type="fp16").run([x * np.inf, w])
+        neuronx_cc.compile(jax.jit(lambda x, w: x @ w), x, w, auto_cast_type="fp8_e4m3").run([x, w])
 
 
 def test_like_ops_are_tried_together_where_single_ones_take_too_long(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -56,6 +56,14 @@ PARAMETERS = [(Name("weights"), Shape("f32", (2, 3))), (Name("tokens"), Shape("s
 GOOD = {"arg0": np.zeros((2, 3), np.float32), "tokens": np.zeros(4, np.int32)}
 
 
+def test_arrays_that_were_saved_without_names(tmp_path):
+    np.savez(tmp_path / "x.npz", np.ones((2, 3), np.float32), np.arange(4, dtype=np.int32))
+    back = tensors.read_inputs(str(tmp_path / "x.npz"), PARAMETERS)
+    np.testing.assert_array_equal(back[1], np.arange(4))
+    with pytest.raises(RunError, match="no parameter is called 'arr_1'"):
+        tensors.read_inputs(str(tmp_path / "x.npz"), PARAMETERS[:1])
+
+
 @pytest.mark.parametrize(
     ("change", "mentions"),
     [

@@ -163,6 +163,26 @@ def test_a_rule_whose_ops_are_gone_warns() -> None:
 
 
 @pytest.mark.parametrize(
+    ("rule", "warns"),
+    [
+        ({"opcode": "tanh", "operands": "bf16"}, "operands is for contractions of FP32"),
+        ({"opcode": "tanh", "accumulate": "result"}, "accumulate is for reductions"),
+        ({"opcode": "tanh", "result": "bf16"}, ""),
+        ({"opcode": "tanh", "operands": "bf16", "result": "bf16"}, ""),
+        ({"opcode": "tanh", "operands": "fp32", "result": "fp32"}, ""),
+        ({"opcode": "*", "operands": "bf16"}, ""),
+    ],
+)
+def test_rules_for_ops_that_take_no_such_type_warn(rule: dict[str, str], warns: str) -> None:
+    module = parse_text(TEXT)
+    context = PassContext(PassOptions(auto_cast="none", policy=Policy((make_rule("rule 1", **rule),))))
+    run_passes(module, pass_names(DEFAULT_PIPELINE), context)
+    said = [warning.message for warning in context.warnings if warning.code == "EARG911"]
+    assert len(said) == bool(warns)
+    assert not warns or warns in said[0]
+
+
+@pytest.mark.parametrize(
     "value",
     [
         [], "x", None, {}, {"rules": {}}, {"rules": [3]}, {"rules": [], "more": 1}, {"rules": [{}]},

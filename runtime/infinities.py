@@ -1,0 +1,49 @@
+"""Results that are no finite numbers, of a program that rounds to a type of small range: they are never silent."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from ml_dtypes import finfo
+
+from neuronx_cc.ir.isa.elements import Array
+from neuronx_cc.ir.isa.program import Instr, Program
+from neuronx_cc.ir.types import NUMPY_DTYPE
+
+NARROW = ("f8e4m3", "f16")
+"""Element types whose largest numbers ordinary ones exceed."""
+
+
+def overflow(program: Program, inputs: Sequence[Array], outputs: Sequence[Array]) -> str:
+    """What to warn of; nothing where all results are finite, an input is not, or the program rounds to no such type."""
+    wrong = [number for number, array in enumerate(outputs) if not finite(array)]
+    if not wrong or not all(map(finite, inputs)):
+        return ""
+    rounded = next((dtype for dtype in NARROW if _rounds_to(program, dtype)), "")
+    if not rounded:
+        return ""
+    largest = float(finfo(NUMPY_DTYPE[rounded]).max)  # type: ignore[no-untyped-call]
+    count = sum(int((~np.isfinite(_float(outputs[number]))).sum()) for number in wrong)
+    named = ", ".join(map(str, wrong[:5])) + ", ..." * (len(wrong) > 5)
+    return (
+        f"{count} elements of result {named} are infinities or NaNs; the program "
+        f"rounds to {rounded}, in which numbers beyond {largest:g} are infinities: run --check, or "
+        "neuronx_cc.compare, names the op"
+    )
+
+
+def finite(array: Array) -> bool:
+    """Whether all elements are finite numbers."""
+    return array.dtype.kind in "biu" or bool(np.isfinite(_float(array)).all())
+
+
+def _float(array: Array) -> Array:
+    return array if array.dtype.kind in "fc" else array.astype(np.float32)
+
+
+def _rounds_to(program: Program, dtype: str) -> bool:
+    """Whether an instruction, or a transfer, makes elements of other ones."""
+    return any(
+        any(out.dtype == dtype for out in record.outs) and any(each.dtype != dtype for each in record.ins)
+        for record in program.records
+        if isinstance(record, Instr)
+    )
