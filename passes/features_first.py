@@ -106,11 +106,19 @@ class Mover:
         self._restore(op, result, place)
 
     def _spread(self, op: hlo.ConvolutionOp) -> tuple[Value, Order] | None:
-        """An image that is a broadcast, as gradients of means are: it is made with its features first."""
-        if not isinstance(defining_op(op.lhs), hlo.BroadcastOp) or not _is_wide(op):
+        """An image of broadcasts, as gradients of means are: it is made with its features first."""
+        made = defining_op(op.lhs)
+        parts = made.operands if isinstance(made, hlo.ConcatenateOp) else (op.lhs,)
+        if not all(isinstance(defining_op(part), hlo.BroadcastOp) for part in parts) or not _is_wide(op):
             return None
-        order = _inverse(_planes(op))
-        return self._in_order(op, op.lhs, order), order
+        planes = _planes(op)
+        order = _inverse(planes)
+        turned = [self._in_order(op, part, order) for part in parts]
+        if not isinstance(made, hlo.ConcatenateOp):
+            return turned[0], order
+        shape, properties = hlo.shape_of(op.lhs), {"dimension": hlo.IntAttr(order[made.dimension.data])}
+        type_ = hlo.array_type(shape.dtype, tuple(shape.dims[axis] for axis in planes))
+        return insert_before(op, hlo.ConcatenateOp, turned, type_, op.loc, properties), order
 
     def _source(self, value: Value) -> tuple[Value, Order] | None:
         """(x, order) when ``value`` is ``transpose(x, order)`` of this pass."""
