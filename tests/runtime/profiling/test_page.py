@@ -114,9 +114,11 @@ def test_a_reader_finds_the_costliest_lines_and_what_bounds_them(transpose_dom: 
         assert source["line"].rsplit("/", 1)[-1] in text
         assert source["bound"] in text
         assert f"{100 * source['critical_ns'] / found.report.time_ns:.1f} %" in text.replace("\xa0", " ")
-    assert "model.py:3" in words(rows[0])
+    costliest = expected[0]["line"].rsplit("/", 1)[-1]
+    assert costliest in words(rows[0])
+    assert costliest in {"model.py:2", "model.py:3"}
     verdict = " ".join(words(transpose_dom)[:80])
-    assert "Most of the time is in model.py:3" in verdict
+    assert f"Most of the time is in {costliest}" in verdict
 
 
 def test_pages_have_pictures_in_light_and_dark(tmp_path: Path) -> None:
