@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from math import inf
 from typing import Any, NamedTuple, TypeVar, overload
@@ -43,6 +43,8 @@ FAMILIES: dict[type[Problem], Family] = {
     gradients.Problem: Family(of_gradients.candidates, of_gradients.estimate, of_gradients.bound),
 }
 
+DOUBT = 0.8
+"""Part of a time by estimate below which one is less without doubt."""
 GOOD = 1.25
 """A schedule is good if it takes at most so many times as long as the least work of TensorE and the DMA."""
 
@@ -143,7 +145,21 @@ def choose(problem: Problem, timing: Timing, level: int = 2) -> Schedule | None:
 
 
 def choose(problem: Problem, timing: Timing, level: int = 2) -> Schedule | None:
-    """The first good candidate (level 1), else the best by estimate; None where nothing fits."""
+    """The first good candidate (level 1), else the best by estimate; None where nothing fits.
+
+    tf32 takes the schedule of FP32, with which it is never slower, unless another one is faster beyond doubt.
+    """
+    best = _best(problem, timing, level)
+    if best is None or isinstance(problem, gradients.Problem) or not problem.flags:
+        return best
+    exact = _best(replace(problem, flags=()), timing, level)
+    if exact is None or exact == best:
+        return best
+    estimate = FAMILIES[type(problem)].estimate
+    return best if estimate(problem, best, timing) < DOUBT * estimate(problem, exact, timing) else exact
+
+
+def _best(problem: Problem, timing: Timing, level: int) -> Schedule | None:
     family = FAMILIES[type(problem)]
     good = GOOD * family.bound(problem, timing) if level == 1 else 0.0
     best, least = None, 0.0

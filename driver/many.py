@@ -5,7 +5,7 @@ Input: a module and values to go through, or a list of modules. Output: simulate
 
 import json
 from collections.abc import Sequence
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from neuronx_cc.driver.jobs import Engine, Job, Outcome
 from neuronx_cc.driver.options import COMPILE
 from neuronx_cc.driver.parse import Parsed, from_keywords
 from neuronx_cc.ir.errors import UsageError
+from neuronx_cc.ir.targets import find_machine
 
 MOST_JOBS = 10_000
 
@@ -28,6 +29,9 @@ def sweep_command(session: Session) -> int:
     axes = [_axis(word, is_set) for key, is_set in (("set", True), ("option", False)) for word in parsed.names(key)]
     if not axes:
         raise UsageError("EARG905", "sweep has nothing to go through", "give --set KEY=VALUE,... or --option")
+    for key, value, is_set in chain.from_iterable(axes):
+        if is_set:
+            _check_setting(key, value)
     points = list(product(*axes))
     _few_enough(len(points))
     names = [_name(axis[0]) for axis in axes]
@@ -85,6 +89,15 @@ def _axis(word: str, is_set: bool) -> list[Choice]:
     if not chosen:
         raise UsageError("EARG902", f"{key} has no values to go through", "write KEY=VALUE,VALUE")
     return [(key, value, is_set) for value in chosen]
+
+
+def _check_setting(key: str, value: str) -> None:
+    """Raises UsageError EARG907 for what no machine description has."""
+    option = key.lstrip("-").replace("_", "-")
+    if any(f"--{option}" in each.flags for each in COMPILE.options):
+        message = f"the machine description has no key {key!r}; it is an option of compile"
+        raise UsageError("EARG907", message, f"write --option {option}=VALUE,VALUE")
+    find_machine("trn1").with_settings([f"{key}={value}"])
 
 
 def _name(choice: Choice) -> str:

@@ -116,14 +116,19 @@ def _judged(goal: Goal, metric: Metric, fp32: runtime.Executable) -> Goal:
 
 def _number(evaluate: Evaluate, run: Runs) -> float:
     try:
-        value = float(evaluate(run))
+        given = evaluate(run)
     except NeuronError:
         raise
     except (Exception, SystemExit) as error:
         said = " ".join(str(error).split())
         raise UsageError("EARG912", f"the evaluator raised {type(error).__name__}: {said}") from error
+    try:
+        value = float(given)
+    except (TypeError, ValueError):
+        value = math.nan
     if not math.isfinite(value):
-        raise UsageError("EARG912", f"the evaluator gave {value}", "it must give a finite number")
+        shown = " ".join(repr(given).split())[:60]
+        raise UsageError("EARG912", f"the evaluator gave {shown}", "it must give a finite number")
     return value
 
 

@@ -93,6 +93,8 @@ class Tuning:
     complete: bool
     """False when trials or time ran out before all was measured."""
     objective: str
+    impossible: tuple[str, ...] = ()
+    """Formats of weights that no op can have, since none is a constant."""
 
     def to_json(self) -> dict[str, Any]:
         rows = [
@@ -121,6 +123,7 @@ class Tuning:
             "evaluated": self.evaluated,
             "resumed": self.resumed,
             "complete": self.complete,
+            "impossible": list(self.impossible),
         }
 
     def __str__(self) -> str:
@@ -141,6 +144,9 @@ class Tuning:
             found = self.together
             lines.append(f"errors do not add up: {found.error:.1e} together, {found.predicted:.1e} by squares, of")
             lines += [f"  {dtype:<9} {title:<{width}}  {place}".rstrip() for dtype, title, place in self._unlike(found)]
+        lines += [
+            f"{each} was not tried: no weights are constants (--constants makes them so)" for each in self.impossible
+        ]
         told = f"{self.trials} trials"
         told += f", {self.timed} more programs timed" if self.timed else ""
         told += f", {self.evaluated} casts evaluated" if self.evaluated else ""

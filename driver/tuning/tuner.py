@@ -63,6 +63,7 @@ class Tuner:
         self._progress = progress
         self.groups = groups_of(*bench.model.before_casts())
         self._types = tuple(dtype for dtype in types if self._uniform(dtype) != self._uniform(KEPT))
+        self._impossible = tuple(dtype for dtype in types if dtype in STORED and dtype not in self._types)
         self._started = time.monotonic()
         self._trials = self._timed = self._evaluated = 0
         self._complete = True
@@ -76,6 +77,7 @@ class Tuner:
         return Tuning(
             tuple(self.groups), chosen, self._fp32(), tuple(front), self.policy(chosen.types), together,
             self._trials, self._timed, self._evaluated, self._history.resumed, self._complete, self._goal.objective,
+            self._impossible if self.groups else (),
         )  # fmt: skip
 
     def _search(self) -> Point:

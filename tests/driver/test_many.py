@@ -97,3 +97,21 @@ def test_a_script_without_a_guard_is_told(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(multiprocessing.current_process(), "_inheriting", True, raising=False)
     with pytest.raises(UsageError, match="main guard"):
         list(Processes(2, deadly).outcomes([Job("a"), Job("bb")]))
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ("auto_cast=none,all", "write --option auto-cast=VALUE"),
+        ("dma.bw_per_engin=17", "did you mean dma.bw_per_engine"),
+        ("dma.bw_per_engine=17,x", "takes a number"),
+    ],
+)
+def test_settings_that_no_machine_has_are_said_once_and_at_once(
+    module: Path, setting: str, said: str, capsys: Capture
+) -> None:
+    assert cli.main(["sweep", str(module), "--set", setting, "--set", "dma.packet_bytes=2048,4096"]) == 2
+    shown = capsys.readouterr()
+    assert said in shown.err
+    assert "microseconds" not in shown.out
+    assert shown.err.count("EARG907") == 1

@@ -144,6 +144,8 @@ def test_the_users_metric_decides() -> None:
         (lambda run: 1 / 0, "ZeroDivisionError"),
         (lambda run: float("nan"), "gave nan"),
         (lambda run: sys.exit(3), "SystemExit"),
+        (lambda run: "good", "the evaluator gave 'good'"),
+        (lambda run: None, "the evaluator gave None"),
     ],
 )
 def test_evaluators_that_fail(evaluate, said: str) -> None:
@@ -307,3 +309,9 @@ def test_memory_is_what_is_small_where_it_is_asked_for(tmp_path, monkeypatch, ca
     with pytest.raises(UsageError, match="no objective 'size'") as caught:
         neuronx_cc.tune(model, [x], 0.05, objective="size")
     assert caught.value.code == "EARG902"
+
+
+def test_weights_that_are_parameters_have_no_form_in_eight_bits() -> None:
+    found = neuronx_cc.tune(jax.jit(lambda x, w: x @ w), arrays()[:2], 0.05, types=("int8",))
+    assert found.impossible == ("int8",)
+    assert "int8 was not tried: no weights are constants" in str(found)
