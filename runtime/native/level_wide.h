@@ -245,8 +245,8 @@ inline void function(Step step, float* d, const float* a, int n) {
         case COSINE: return each_near(d, a, n, [](float x) { return turned_sine(x, 1); }, [](double x) { return std::cos(x); });
         case TAN: return tangents(d, a, n);
         ONE(TRUNCATE, truncate(x))
-        ONE(FLOOR, __builtin_floorf(x))
-        ONE(CEIL, __builtin_ceilf(x))
+        ONE(FLOOR, x != x ? x : __builtin_floorf(x))  // some instructions make NaNs quiet
+        ONE(CEIL, x != x ? x : __builtin_ceilf(x))
         ONE(ROUND_AWAY, round_away(x))
         ONE(IS_FINITE, is_finite(x))
         ONE(EXPM1, expm1_(x))

@@ -7,6 +7,7 @@ is computed but in the last bits of sums and transcendental functions.
 
 import ctypes
 import os
+import warnings
 from functools import cache
 from pathlib import Path
 
@@ -32,8 +33,14 @@ TAKEN, REPEATED, CHOSEN = 0, 1, 2
 
 @cache
 def load() -> ctypes.CDLL | None:
-    """The library; None where it was not built, or was built from other sources than these."""
-    return open_library(PATH)
+    """The library; None where it was not built, or, with a warning, where it was built from other sources than these."""
+    library = open_library(PATH)
+    if library is None and PATH.exists():
+        message = (
+            f"{PATH.name}, the simulator's native core, was built from other sources: NumPy computes values; {REMEDY}"
+        )
+        warnings.warn(message, RuntimeWarning, stacklevel=2)
+    return library
 
 
 def open_library(path: Path) -> ctypes.CDLL | None:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from one_instruction import Bench, dense
 
+from neuronx_cc.ir.isa import functions
 from neuronx_cc.ir.isa.program import Instr, Space, Stream
 from neuronx_cc.runtime.memory import Memory
 from neuronx_cc.runtime.native import library
@@ -50,8 +51,11 @@ def bench_of_everything() -> Bench:
 
     for function in FUNCTIONS:
         bench.emit(Instr("activation", S, (out(),), (a,), (function,), (1.0,)))
-    for function in ("sine", "cosine"):
+    for function in (*functions.UNARY, "is-finite"):
         bench.emit(Instr("program_unary", G, (out(),), (a,), (function,)))
+    bench.emit(Instr("program_unary", G, (out(),), (a,), ("reduce-precision",), (5, 3)))
+    for op in ("power", "remainder", "atan2"):
+        bench.emit(Instr("program_binary", G, (out(),), (a, b), (op,)))
     for op in ("add", "subtract", "multiply", "divide", "max", "min", "is_lt", "is_equal"):
         bench.emit(Instr("tensor_tensor", V, (out(),), (a, b), (op,)))
         flags = frozenset(["ap0", "reverse0"])
@@ -98,6 +102,14 @@ def test_levels_give_the_same_bits() -> None:
     assert np.isnan(first[0][0].view(np.float32)).any()
     for level in LEVELS[1:]:
         assert same(result(bench, level), first), level
+
+
+def test_a_core_of_other_sources_is_said_to_be_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stale = tmp_path / "libcore.so"
+    stale.write_bytes(b"not a library")
+    monkeypatch.setattr(library, "PATH", stale)
+    with pytest.warns(RuntimeWarning, match=r"libcore\.so.* built from other sources: NumPy computes values; install"):
+        assert library.load.__wrapped__() is None
 
 
 @pytest.fixture(scope="module")
