@@ -33,7 +33,7 @@ TAKEN, REPEATED, CHOSEN = 0, 1, 2
 
 @cache
 def load() -> ctypes.CDLL | None:
-    """The library; None where it was not built, or, with a warning, where it was built from other sources than these."""
+    """The library; None where it was not built or, with a warning, where other sources than these made it."""
     library = open_library(PATH)
     if library is None and PATH.exists():
         message = (
