@@ -88,7 +88,12 @@ def problem_of(context: Context, attention: Attention, room: int) -> Problem:
     shared = sum(itemsize(hlo.shape_of(x).dtype) for step, x in leaves if own and _repeats(attention, step, x, own[-1]))
     dtype, weight_dtype = pe_dtype(scores), pe_dtype(product)
     stored = max(itemsize(hlo.shape_of(context.source_of(base(x))).dtype) for x in (*scores.operands, values_of))
-    terms = coalesce(attention.queried(seen(scores.operands[attention.queries]))[1].dims[0])
+    features = (
+        attention.queried(seen(scores.operands[attention.queries]))[1],
+        attention.keyed(seen(scores.operands[1 - attention.queries]))[1],
+        attention.valued(seen(values_of))[1],
+    )
+    queries, keys, values = (stored * _neighbours(view) for view in features)
     return Problem(
         heads,
         dims[own[-1]] if own else 1,
@@ -110,10 +115,16 @@ def problem_of(context: Context, attention: Attention, room: int) -> Problem:
         outer // heads * dims[attention.row] > FEW and _near(context, attention),
         stored,
         abreast(attention),
-        stored * (terms[-1].size if terms and terms[-1].stride == 1 else 1),
+        (queries, keys, values),
         context.moves_values("bf16"),
         room,
     )
+
+
+def _neighbours(features: View) -> int:
+    """How many features of a row lie beside each other."""
+    atoms = coalesce(features.dims[0])
+    return atoms[-1].size if atoms and atoms[-1].stride == 1 else 1
 
 
 def _direct(context: Context, attention: Attention) -> bool:

@@ -224,8 +224,8 @@ def _estimate_packed(problem: Problem, schedule: Schedule, timing: Timing) -> fl
     """A block by itself takes its operands as they come, and then one engine after the other."""
     p, rows = problem, schedule.pack * problem.groups * problem.rows
     staging = staging_work(p, p.columns, timing).times(schedule.pack)
-    if p.run < p.depth * p.stored:  # queries are loaded as rows, however they lie
-        staging += timing.transfer(rows * p.depth * p.stored, p.run)
+    if p.runs[0] < p.depth * p.stored:  # queries are loaded as rows, however they lie
+        staging += timing.transfer(rows * p.depth * p.stored, p.runs[0])
     work = block_work(p, timing, rows, p.columns, schedule.pack)
     handed = HANDOVERS * timing.latency(Stream.VECTOR) + timing.transfer_latency
     brought = schedule.pack / HEADS_UNDER_WAY * timing.transfer_latency
@@ -254,7 +254,10 @@ def _estimate_upright(problem: Problem, schedule: Schedule, timing: Timing) -> f
     repeated = timing.engine("partition_broadcast", Stream.GPSIMD, heads * own)
     exponentials = timing.engine("activation", Stream.SCALAR, scores, alu=("exp",))
     left = timing.engine("activation", Stream.SCALAR, heads * p.width, (F32,), (F32_PSUM,), ("copy",))
-    runs = p.depth * itemsize(p.dtype), p.width * itemsize(p.weight_dtype)
+    rows = p.depth * itemsize(p.dtype), p.width * itemsize(p.weight_dtype)
+    wanted = p.depth * p.stored, p.width * p.stored
+    # neighbouring rows are loaded together, unless the features of one lie apart
+    runs = [chunks * row if run == whole else run for row, run, whole in zip(rows, p.runs[1:], wanted, strict=True)]
     work = total(
         [
             (products + sums).times(instructions),
@@ -263,7 +266,7 @@ def _estimate_upright(problem: Problem, schedule: Schedule, timing: Timing) -> f
             exponentials,
             left,
             timing.product(own, p.width, p.weight_dtype, flags=p.weight_flags).times(heads * chunks),
-            *(timing.transfer(heads * p.columns * run, chunks * run) for run in runs),
+            *(timing.transfer(heads * p.columns * row, run) for row, run in zip(rows, runs, strict=True)),
         ]
     )
     handed = UPRIGHT_HANDOVERS * timing.latency(Stream.VECTOR) + 2 * timing.transfer_latency

@@ -104,8 +104,8 @@ class Problem:
     """Bytes of an element of queries, keys and values in HBM."""
     abreast: tuple[bool, bool, bool, bool]
     """Whether rows of several heads lie beside each other there: of queries, keys, values and the result."""
-    run: int
-    """Bytes of a query that lie in one run there."""
+    runs: tuple[int, int, int]
+    """Bytes of a query, of a key and of a value that lie in one run there."""
     moves_values: bool
     """Whether TensorE may transpose 16-bit values as such."""
     room: int

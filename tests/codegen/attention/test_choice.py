@@ -70,3 +70,17 @@ def test_a_scale_of_each_head_takes_hardly_any_time() -> None:
 
     plain, scaled = (timed(attention, *[(48, 64, 32)] * 3, shape) for shape in ((1,), (48, 1, 1)))
     assert scaled < 1.5 * plain
+
+
+@pytest.mark.parametrize("rows", [16, 32])
+def test_keys_and_values_whose_features_lie_apart(rows: int) -> None:
+    """They are not loaded one by one so that columns come to lie on the partitions."""
+
+    def attention(q: Any, k: Any, v: Any) -> Any:
+        return jnp.einsum("hqk,hdk->hdq", jax.nn.softmax(jnp.einsum("hdq,hdk->hqk", q, k), axis=-1), v)
+
+    def beside(q: Any, k: Any, v: Any) -> Any:
+        return jnp.einsum("hqk,hkd->hqd", jax.nn.softmax(jnp.einsum("hqd,hkd->hqk", q, k), axis=-1), v)
+
+    apart = timed(attention, *((16, 8, length) for length in (rows, 1024, 1024)))
+    assert apart < 2 * timed(beside, *((16, length, 8) for length in (rows, 1024, 1024)))
