@@ -109,7 +109,7 @@ class Block:
         for step, kernel in enumerate(self.kernels):
             if not self.context.prefix:
                 progress.note(step, len(self.kernels), "kernel")
-                if self._runs_once(kernel, step):
+                if self.context.recovery.repeatable and self._runs_once(kernel, step):
                     self.context.recovery.settle()
             parts.before(step)
             self._lower_kernel(kernel, step)
@@ -117,7 +117,7 @@ class Block:
     def _runs_once(self, kernel: Kernel, step: int) -> bool:
         """Whether what comes before ``kernel`` cannot be run again after it, as where it writes into a parameter."""
         context = self.context
-        if any(runs_once(op, context.module, context.once) for op in kernel.ops):
+        if any(runs_once(op, context.module, context.recovery.once) for op in kernel.ops):
             return True
         given = {view.alloc for view in context.carried.values()}
         made = [

@@ -87,7 +87,7 @@ class Context:
         self.defined_codes = defined_codes
         """Whether whoever runs the program sees to it that no code among its parameters is NaN."""
         self.watch = Watch(self.builder) if fast_relayout and transposes is Transposes.WATCHED else None
-        self.recovery = Recovery(self.builder)
+        self.recovery = Recovery(self.builder, computations_run_once(module))
         self.homes: dict[hlo.SSAValue, list[View]] = {}
         self.constants: list[np.ndarray] = []
         self._constant_homes: dict[tuple[str, str], View] = {}
@@ -107,7 +107,6 @@ class Context:
         self.combiners = simple_combiners(module)
         """Computation name -> opcode, for computations that are one binary op of their two parameters."""
         self.effectful = effectful_computations(module)
-        self.once = computations_run_once(module)
         self.load_casts: dict[hlo.SSAValue, hlo.SSAValue] = {}
         """What the DMA casts that loads the tiles of contractions: result -> operand."""
         for computation in module.computations():

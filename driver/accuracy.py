@@ -88,8 +88,8 @@ def analyse(
             rows.append(walk.row(ops))
             progress("single cast", number, len(groups))
     rows.sort(key=lambda row: -row.impact)
-    overflows = tuple(walk.overflows())
-    return Accuracy(tuple(walk.expected()), walk.total(), tuple(rows), tuple(walk.cancellations()), overflows)
+    cancellations, overflows = tuple(walk.pairs.cancellations()), tuple(walk.pairs.overflows.values())
+    return Accuracy(tuple(walk.expected()), walk.total(), tuple(rows), cancellations, overflows)
 
 
 class Uncast:
@@ -149,16 +149,16 @@ class _Walk:
     ) -> None:
         self._casts = casts
         self._uncast = Uncast(module, inputs, progress)
-        self._pairs = Pairs(module, casts, self._uncast.plain)
+        self.pairs = Pairs(module, casts, self._uncast.plain)
         exact, ops = self._uncast.values, self._uncast.ops
         self._cast: Values = dict(zip(module.entry.block.args, inputs, strict=True))
         for number, op in enumerate(ops, 1):
             result = op.results[0]
             operands = [Pair(self._cast[operand], exact[operand]) for operand in op.operands]
             if isinstance(op, hlo.RegionOp):
-                self._cast[result] = self._pairs.apply(op, operands).cast
+                self._cast[result] = self.pairs.apply(op, operands).cast
             else:
-                self._cast[result] = self._pairs.apply_known(op, operands, exact[result]).cast
+                self._cast[result] = self.pairs.apply_known(op, operands, exact[result]).cast
             self._uncast.drop(self._cast, op)
             progress("op with casts", number, len(ops))
 
@@ -170,20 +170,14 @@ class _Walk:
 
     def row(self, ops: tuple[hlo.HloOp, ...]) -> OpError:
         """Evaluates with the casts of ``ops`` alone."""
-        inherited = [self._pairs.inherited[op] for op in ops if op in self._pairs.inherited]
+        inherited = [self.pairs.inherited[op] for op in ops if op in self.pairs.inherited]
         return OpError(
             ops,
             self._casts[ops[0]],
-            max(self._pairs.added.get(op, 0.0) for op in ops),
+            max(self.pairs.added.get(op, 0.0) for op in ops),
             max(inherited) if inherited else None,
             self._uncast.error({op: self._casts[op] for op in ops}),
         )
-
-    def cancellations(self) -> list[Cancellation]:
-        return self._pairs.cancellations()
-
-    def overflows(self) -> list[Overflow]:
-        return [*self._pairs.overflows.values()]
 
 
 def _groups(casts: Mapping[hlo.HloOp, Cast], most: int) -> list[tuple[hlo.HloOp, ...]]:

@@ -10,10 +10,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
-
-from ml_dtypes import finfo
 
 from neuronx_cc.driver import accuracy
 from neuronx_cc.driver.check import Progress, difference
@@ -21,7 +19,7 @@ from neuronx_cc.driver.pairs import Overflow
 from neuronx_cc.driver.policy_file import kept
 from neuronx_cc.driver.recompile import Model
 from neuronx_cc.ir import hlo
-from neuronx_cc.ir.types import NUMPY_DTYPE
+from neuronx_cc.ir.types import largest_number
 from neuronx_cc.passes.precision.policy import Policy, make_rule
 from neuronx_cc.passes.precision.rounding import Array, casts_of
 
@@ -99,12 +97,14 @@ class Comparison:
     overflows: tuple[Overflowing, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        columns = {name: getattr(self, name) for name in ("error", "outputs", "predicted")}
-        columns["outputs"] = list(self.outputs)
-        rows = [{name: getattr(row, name) for name in Row.__slots__} for row in self.rows]
-        cancelling = [{name: getattr(each, name) for name in Cancelling.__slots__} for each in self.cancellations]
-        overflowing = [{name: getattr(each, name) for name in Overflowing.__slots__} for each in self.overflows]
-        return {**columns, "ops": rows, "cancellations": cancelling, "overflows": overflowing}
+        return {
+            "error": self.error,
+            "outputs": list(self.outputs),
+            "predicted": self.predicted,
+            "ops": [asdict(row) for row in self.rows],
+            "cancellations": [asdict(each) for each in self.cancellations],
+            "overflows": [asdict(each) for each in self.overflows],
+        }
 
     def __str__(self) -> str:
         lines = [f"accuracy: outputs differ from FP32 semantics by {self.error:.1e}"]
@@ -112,12 +112,10 @@ class Comparison:
             return f"{lines[0]}; nothing is cast\n"
         lines[0] += f", {self.predicted:.1e} of it by casts"
         for far in self.overflows[:3]:
-            place = " at ".join(part for part in (far.name, far.source) if part)
             said = f"numbers up to {far.largest:.1e} become infinities, {far.type} has {far.limit:g} at most"
-            lines.append(f"{far.opcode} {place} overflows: {said}")
+            lines.append(f"{_place(far)} overflows: {said}")
         for each in self.cancellations[:3]:
-            place = " at ".join(part for part in (each.name, each.source) if part)
-            lines.append(f"{each.opcode} {place} cancels: error {each.before:.1e} before, {each.after:.1e} after")
+            lines.append(f"{_place(each)} cancels: error {each.before:.1e} before, {each.after:.1e} after")
         header = ("alone", "adds", "inherits", "FP32 costs", "op", "cast", "source")
         cells = [header, *(_cells(row) for row in self.rows[:PRINTED])]
         widths = [max(len(row[column]) for row in cells) for column in range(len(header))]
@@ -127,6 +125,10 @@ class Comparison:
             lines.append(f"... {len(self.rows) - PRINTED} more, each {self.rows[PRINTED].impact:.1e} at most")
         lines.append(f"to keep the first in FP32: --keep-fp32 '{self.rows[0].keep}'")
         return "\n".join(lines) + "\n"
+
+
+def _place(each: Cancelling | Overflowing) -> str:
+    return f"{each.opcode} {' at '.join(part for part in (each.name, each.source) if part)}"
 
 
 def _cells(row: Row) -> tuple[str, ...]:
@@ -167,8 +169,7 @@ def compare_module(model: Model, inputs: Sequence[Array], outputs: Sequence[Arra
 
 
 def _overflowing(each: Overflow) -> Overflowing:
-    limit = float(finfo(NUMPY_DTYPE[each.dtype]).max)  # type: ignore[no-untyped-call]
-    loc = each.op.loc
+    loc, limit = each.op.loc, largest_number(each.dtype)
     return Overflowing(loc.name, each.op.opcode, loc.op_name, loc.place, each.dtype, each.largest, limit)
 
 

@@ -73,6 +73,11 @@ def itemsize(dtype: str) -> int:
     return NUMPY_DTYPE[dtype].itemsize
 
 
+def largest_number(dtype: str) -> float:
+    """The largest finite number of a float type."""
+    return float(ml_dtypes.finfo(NUMPY_DTYPE[dtype]).max)  # type: ignore[no-untyped-call]
+
+
 def bits(dtype: str) -> int:
     """Bits of one element as HLO counts them: 2 or 4 for the small integers, which are stored in a byte each."""
     return int(dtype[1:]) if COMPUTED.get(dtype) in ("s8", "u8") else 8 * itemsize(dtype)

@@ -25,8 +25,9 @@ from neuronx_cc.passes.precision.lowering import Lowering
 def run(module: HloModule, context: PassContext) -> None:
     for rule in context.options.policy.unused(module):
         context.warn("EARG911", f"{rule.described()} changes nothing: none of its ops is left when types are chosen")
-    ops = [op for computation in code_computations(module) for op in ops_of(computation.block)]
-    for rule in context.options.policy.rules:
+    rules = context.options.policy.rules
+    ops = [op for computation in code_computations(module) for op in ops_of(computation.block)] if rules else []
+    for rule in rules:
         if reason := idle(rule, ops):
             context.warn("EARG911", f"{rule.described()} changes nothing: {reason}, and it matches none")
     results = results_change(context.options)

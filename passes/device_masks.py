@@ -3,10 +3,9 @@
 Windows over a split dim read rows of neighbours: XLA joins these with a device's own rows and selects, by the device's
 number and the place of each row, what lies inside of the whole array. Input: a module for several devices. Output:
 selects by masks that are true for all rows of all devices are gone; of a concatenation only those parts pass through a
-select that some device hides, and none that a device without a sender hides behind zeros: it receives zeros.
+select that some device hides, and none that a device without a sender fills with zeros: it receives zeros.
 """
 
-from collections.abc import Mapping
 from functools import reduce
 from typing import Any
 
@@ -144,5 +143,4 @@ def _is_zero_where(part: hlo.SSAValue, rows: Array) -> bool:
     if not isinstance(op, hlo.CollectivePermuteOp):
         return False
     receivers = {target for _, target in op.source_target_pairs.data}
-    devices: Mapping[int, Array] = dict(enumerate(rows))
-    return all(row.all() or (len(devices) > 1 and device not in receivers) for device, row in devices.items())
+    return all(row.all() or (len(rows) > 1 and device not in receivers) for device, row in enumerate(rows))

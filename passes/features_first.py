@@ -113,12 +113,12 @@ class Mover:
             return None
         planes = _planes(op)
         order = _inverse(planes)
-        turned = [self._in_order(op, part, order) for part in parts]
+        ordered = [self._in_order(op, part, order) for part in parts]
         if not isinstance(made, hlo.ConcatenateOp):
-            return turned[0], order
+            return ordered[0], order
         shape, properties = hlo.shape_of(op.lhs), {"dimension": hlo.IntAttr(order[made.dimension.data])}
         type_ = hlo.array_type(shape.dtype, tuple(shape.dims[axis] for axis in planes))
-        return insert_before(op, hlo.ConcatenateOp, turned, type_, op.loc, properties), order
+        return insert_before(op, hlo.ConcatenateOp, ordered, type_, op.loc, properties), order
 
     def _source(self, value: Value) -> tuple[Value, Order] | None:
         """(x, order) when ``value`` is ``transpose(x, order)`` of this pass."""
@@ -221,9 +221,9 @@ class Mover:
 
         made = self._turn(op, arrays, properties)
         if made is not None:
-            (turned, order), count = made, len(arrays)
-            starts = turned.operands[count:]
-            turned.operands = (*turned.operands[:count], *(starts[axis] for axis in _inverse(order)))
+            (moved, order), count = made, len(arrays)
+            starts = moved.operands[count:]
+            moved.operands = (*moved.operands[:count], *(starts[axis] for axis in _inverse(order)))
 
     def _turn(
         self, op: hlo.HloOp, operands: list[Value], properties: Callable[[Order], dict[str, hlo.Attribute]]

@@ -5,12 +5,10 @@ infinity times zero is NaN, which spreads over its row of the tile. Clamped ahea
 number of its type; NaNs stay NaNs. With ``--no-fast-relayout`` and in FP32 transposes move bits; nothing is clamped.
 """
 
-from ml_dtypes import finfo
-
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.hlo.editing import ops_of
-from neuronx_cc.ir.types import FLOATS, NUMPY_DTYPE, itemsize
+from neuronx_cc.ir.types import FLOATS, itemsize, largest_number
 from neuronx_cc.passes.auto_cast import code_computations
 from neuronx_cc.passes.expansions.build import Build
 from neuronx_cc.passes.manager import PassContext
@@ -36,7 +34,7 @@ def _finite(
         return value
     if value not in clamped:
         build = Build(module, op, hlo.loc_of(value))
-        largest = float(finfo(NUMPY_DTYPE[dtype]).max)  # type: ignore[no-untyped-call]
+        largest = largest_number(dtype)
         low, high = build.number(-largest, dtype), build.number(largest, dtype)
         clamped[value] = build.op(hlo.ClampOp, [low, value, high], dtype, hlo.shape_of(value).dims)
     return clamped[value]

@@ -1,4 +1,4 @@
-"""Transposes and reshapes of sums over devices stand ahead of the sums, at what makes the addends; broadcasts behind.
+"""Transposes and reshapes of sums over devices stand ahead of the sums, at what makes the addends; broadcasts after.
 
 Input: ``flatten_control``'s form, collectives as ``resolve_collectives`` leaves them. XLA's partitioner puts the sum of
 a gradient right after its contraction, ahead of the transpose that gives it the order of the weight. Contractions take
@@ -20,11 +20,11 @@ MOVED = (hlo.TransposeOp, hlo.ReshapeOp)
 def run(module: HloModule, context: PassContext) -> None:
     for computation in module.computations():
         for op in list(ops_of(computation.block)):
-            if is_exchange(op) and not _spread_behind(op) and isinstance(op, hlo.AllReduceOp):
+            if is_exchange(op) and not _spread_after(op) and isinstance(op, hlo.AllReduceOp):
                 _move_ahead(op)
 
 
-def _spread_behind(op: hlo.HloOp) -> bool:
+def _spread_after(op: hlo.HloOp) -> bool:
     """Exchange what ``op``'s operand is a broadcast of, unless a dim is cut that the broadcast adds."""
     spread = defining_op(op.operands[0])
     if not isinstance(spread, hlo.BroadcastOp):

@@ -10,7 +10,7 @@ import warnings
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ from neuronx_cc.runtime.arguments import Name, Structure, arrange, by_name
 from neuronx_cc.runtime.course import Course, assumed
 from neuronx_cc.runtime.host import Functions, HostCalls
 from neuronx_cc.runtime.host_memory import KEPT, LARGE_BYTES, require
-from neuronx_cc.runtime.infinities import overflow
+from neuronx_cc.runtime.infinities import narrow_type, overflow
 from neuronx_cc.runtime.memory import Memory, OnChip, complement
 from neuronx_cc.runtime.native.executor import make_executor
 from neuronx_cc.runtime.profiling.analysis import analyse
@@ -161,7 +161,7 @@ class Executable:
             KEPT.put(executor.memory)
         progress.note(2, 3, "timing")
         result = self._timed(outputs, self.execution(executor.course, machine, device))
-        result.overflow = overflow(self.program, arrays, outputs)
+        result.overflow = self.overflow(arrays, outputs)
         if result.overflow:
             warnings.warn(result.overflow, RuntimeWarning, stacklevel=2)
         return result
@@ -263,6 +263,14 @@ class Executable:
         executor.state.host = HostCalls(self.program, functions, device) if functions else None
         executor.run()
 
+    @cached_property
+    def _narrow(self) -> str:
+        return narrow_type(self.program)
+
+    def overflow(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> str:
+        """What to warn of after a run: results that are not finite where a type of small range may be why."""
+        return overflow(self._narrow, inputs, outputs)
+
     def undefined(self, inputs: Sequence[Array]) -> str | None:
         """The first input with NaNs where the program relies on it that there are none."""
         for variable, array in zip(self._io.inputs, inputs, strict=True):
@@ -350,8 +358,7 @@ class Executable:
         """Make ``array`` the content of a variable: by binding where the program only reads it, else by copying."""
         region = memory.regions.get(variable.offset)
         if region is not None and array.size:
-            if array is not region.array:
-                region.bind(np.ascontiguousarray(array))
+            region.bind(np.ascontiguousarray(array))
         elif array.size:
             memory.array(variable.offset, variable.nbytes, variable.dtype, variable.dims)[...] = array
 
@@ -363,8 +370,6 @@ class Executable:
         """Let the program compute a result in the array ``target`` where that can be, else in HBM; whether it can."""
         if variable.offset not in self._own:
             return False
-        if target is not None and target is memory.regions[variable.offset].array:
-            return True
         fits = target is not None and target.flags.c_contiguous and target.flags.writeable
         if target is None or not fits or variable.dtype == "pred" or target.dtype != STORAGE[variable.dtype]:
             fits, target = False, memory.bytes[Space.HBM][variable.offset : variable.offset + variable.nbytes]

@@ -3,30 +3,32 @@
 from collections.abc import Sequence
 
 import numpy as np
-from ml_dtypes import finfo
 
 from neuronx_cc.ir.isa.elements import Array
 from neuronx_cc.ir.isa.program import Instr, Program
-from neuronx_cc.ir.types import NUMPY_DTYPE
+from neuronx_cc.ir.types import largest_number
 
 NARROW = ("f8e4m3", "f16")
 """Element types whose largest numbers ordinary ones exceed."""
 
 
-def overflow(program: Program, inputs: Sequence[Array], outputs: Sequence[Array]) -> str:
-    """What to warn of; nothing where all results are finite, an input is not, or the program rounds to no such type."""
+def narrow_type(program: Program) -> str:
+    """The type of small range that the program rounds to, if any."""
+    return next((dtype for dtype in NARROW if _rounds_to(program, dtype)), "")
+
+
+def overflow(narrow: str, inputs: Sequence[Array], outputs: Sequence[Array]) -> str:
+    """What to warn of; nothing where all results are finite, an input is not, or the program has no ``narrow`` type."""
+    if not narrow:
+        return ""
     wrong = [number for number, array in enumerate(outputs) if not finite(array)]
     if not wrong or not all(map(finite, inputs)):
         return ""
-    rounded = next((dtype for dtype in NARROW if _rounds_to(program, dtype)), "")
-    if not rounded:
-        return ""
-    largest = float(finfo(NUMPY_DTYPE[rounded]).max)  # type: ignore[no-untyped-call]
     count = sum(int((~np.isfinite(_float(outputs[number]))).sum()) for number in wrong)
     named = ", ".join(map(str, wrong[:5])) + ", ..." * (len(wrong) > 5)
     return (
         f"{count} elements of result {named} are infinities or NaNs; the program "
-        f"rounds to {rounded}, in which numbers beyond {largest:g} are infinities: run --check, or "
+        f"rounds to {narrow}, in which numbers beyond {largest_number(narrow):g} are infinities: run --check, or "
         "neuronx_cc.compare, names the op"
     )
 

@@ -57,6 +57,8 @@ class Region:
 
         Raises RunError ERUN914 where that is smaller: in an empty array NumPy places views without a look at its size.
         """
+        if array is self.array:
+            return
         if array.nbytes < self.hi - self.lo:
             raise RunError("ERUN914", f"bytes {self.lo} to {self.hi} of HBM are an array of only {array.nbytes}")
         before, self.address, self.array = self.address, address_of(array), array

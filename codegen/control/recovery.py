@@ -11,7 +11,7 @@ cannot be run again, are followed by it as well.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from contextlib import contextmanager
 
 from neuronx_cc.codegen.emission.builder import Affine, Block, Builder
@@ -25,9 +25,11 @@ WORDS = 3
 class Recovery:
     """Which kernels of one program have looked at their sums, and what they do where these are not finite."""
 
-    def __init__(self, builder: Builder) -> None:
+    def __init__(self, builder: Builder, once: Set[str]) -> None:
         self.builder = builder
-        self._repeatable = True
+        self.once = once
+        """Computations with something that may run only once."""
+        self.repeatable = True
         """Whether everything so far may be run once more."""
         self._words: Block | None = None
         self._pieces: list[tuple[int, list[Record]]] = []
@@ -48,7 +50,7 @@ class Recovery:
     @contextmanager
     def otherwise(self) -> Iterator[None]:
         """What is emitted inside runs where the kernel before has found something. All banks of PSUM must be free."""
-        if not self._repeatable:
+        if not self.repeatable:
             with self._where_found():
                 yield
             return
@@ -62,7 +64,7 @@ class Recovery:
 
     def settle(self) -> None:
         """What has been emitted so far is run once more where something was found; what follows cannot be."""
-        records, self._repeatable = self.builder.program.records, False
+        records, self.repeatable = self.builder.program.records, False
         pieces, self._pieces = self._pieces, []
         if not pieces:
             return

@@ -27,7 +27,6 @@ from neuronx_cc.ir.isa.elements import Array
 from neuronx_cc.ir.types import FLOATS
 from neuronx_cc.runtime.course import Course
 from neuronx_cc.runtime.devices import compute_devices
-from neuronx_cc.runtime.infinities import overflow
 from neuronx_cc.runtime.memory import OnChip
 
 last: "Record | None" = None
@@ -67,7 +66,7 @@ def execute(
                 recorder.append(record)
         if settings.fail_on_nan:
             _refuse_nan(unit, targets)
-        said = [overflow(unit.executables[0].program, *each) for each in zip(rows, targets, strict=True)]
+        said = [unit.executables[0].overflow(*each) for each in zip(rows, targets, strict=True)]
         for warning in filter(None, dict.fromkeys(said)):
             warnings.warn(warning, RuntimeWarning, stacklevel=1)
     except BaseException as error:

@@ -30,7 +30,7 @@ class Calls:
         """Number of a function, and the serialized OpSharding in base64 of the value that it asks about."""
         for name, rule in ((EFFECT, self._whole), (INSPECTION, self._inspect)):
             xla_client.register_custom_call_partitioner(
-                name, lambda sharding, *_: sharding, rule, lambda *_: _replicated(), True
+                name, lambda sharding, *_: sharding, rule, lambda *_: replicated(), True
             )
 
     def prepare(self, module: Any) -> None:
@@ -73,27 +73,29 @@ class Calls:
             "custom_call_has_side_effect=true, api_version=API_VERSION_STATUS_RETURNING, "
             f'backend_config="{config.decode()}"'
         )
-        whole = _replicated()
+        whole = replicated()
         if result.is_tuple():
-            whole = _hlo.HloSharding.tuple_sharding(result, [_replicated() for _ in result.tuple_shapes()])
-        given = [each if each.is_manual() else _replicated() for each in shardings]
-        return _computation([*parameters, call]), given, made if _is_manual(made) else whole
+            whole = _hlo.HloSharding.tuple_sharding(result, [replicated() for _ in result.tuple_shapes()])
+        given = [each if each.is_manual() else replicated() for each in shardings]
+        return computation([*parameters, call]), given, made if is_manual(made) else whole
 
     def _inspect(self, shapes: Any, shardings: Any, result: Any, _: Any, config: bytes) -> Any:
         given = shardings[0].to_proto().SerializeToString()
         self.inspections.append((int(config), base64.b64encode(given).decode()))
-        return _computation([f"ROOT p = {shapes[0]} parameter(0)"]), [shardings[0]], shardings[0]
+        return computation([f"ROOT p = {shapes[0]} parameter(0)"]), [shardings[0]], shardings[0]
 
 
-def _is_manual(sharding: Any) -> bool:
+def is_manual(sharding: Any) -> bool:
+    """Of a value or a tuple: whether a manual computation has it."""
     return any(each.is_manual() for each in [sharding, *sharding.tuple_elements()])
 
 
-def _replicated() -> Any:
+def replicated() -> Any:
     return _hlo.HloSharding.replicate()
 
 
-def _computation(lines: list[str]) -> bytes:
+def computation(lines: list[str]) -> bytes:
+    """The module, as the partitioner wants it, of which these are the instructions in HLO text."""
     text = "HloModule call\nENTRY main {\n" + "\n".join(lines) + "\n}\n"
     proto = _hlo.hlo_module_from_text(text).as_serialized_hlo_module_proto()
     module: str = _jax.mlir.xla_computation_to_mlir_module(_hlo.XlaComputation(proto))

@@ -10,9 +10,11 @@ from math import prod
 from typing import Any
 
 import numpy as np
-from jaxlib import _hlo, _jax, xla_client  # type: ignore[attr-defined,unused-ignore]
+from jaxlib import _hlo, xla_client  # type: ignore[attr-defined,unused-ignore]
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
+
+from neuronx_cc.driver.jax_backend.partition_calls import computation, is_manual, replicated
 
 NAME = "neuron.rows"
 CALLS = {"Qr": ((2,), (2, 1)), "ProductOfElementaryHouseholderReflectors": ((2, 1), (2,))}
@@ -103,14 +105,14 @@ def _of_operands(_: Any, shardings: Any, result: Any, config: bytes) -> Any:
 
 def _partition(shapes: Any, shardings: Any, result: Any, made: Any, config: bytes) -> Any:
     facts = json.loads(config)
-    if any(each.is_manual() for each in [*shardings, *_elements(made)]):
-        return _computation(list(shapes), result, facts["text"]), list(shardings), made
-    known = [*_elements(made), *shardings] if made is not None else list(shardings)
+    known = [*_elements(made), *shardings]
+    if any(map(is_manual, known)):
+        return _part_of(list(shapes), result, facts["text"]), list(shardings), made
     given, made = _divided(list(shapes[0].dimensions())[: facts["leading"]], known, result, facts)
     parts = [_part(shape, sharding) for shape, sharding in zip(shapes, given, strict=True)]
     results = [_part(shape, sharding) for shape, sharding in zip(_shapes(result), _elements(made), strict=True)]
     kind = f"({', '.join(results)})" if result.is_tuple() else results[0]
-    return _computation(parts, kind, facts["text"]), given, made
+    return _part_of(parts, kind, facts["text"]), given, made
 
 
 def _divided(sizes: list[int], known: Any, result: Any, facts: dict[str, Any]) -> tuple[list[Any], Any]:
@@ -147,7 +149,7 @@ def _sharding(devices: Any, whole: int) -> Any:
     """Of a value with ``whole`` last dims."""
     *parts, alike = devices.shape
     if prod(parts) == 1:
-        return _hlo.HloSharding.replicate()
+        return replicated()
     grid = devices.reshape(*parts, *(1,) * whole, alike)
     types = [xla_client.OpSharding.Type.REPLICATED]
     return _hlo.HloSharding.subgroup_with_device_ordering(grid, types)
@@ -171,9 +173,6 @@ def _part(shape: Any, sharding: Any) -> str:
     return f"{kind}[{','.join(map(str, dims))}]"
 
 
-def _computation(parameters: list[Any], result: Any, text: str) -> bytes:
+def _part_of(parameters: list[Any], result: Any, text: str) -> bytes:
     lines = [f"p{number} = {shape} parameter({number})" for number, shape in enumerate(parameters)]
-    module = "HloModule part\nENTRY main {\n" + "\n".join([*lines, f"ROOT part = {result} {text}"]) + "\n}\n"
-    proto = _hlo.hlo_module_from_text(module).as_serialized_hlo_module_proto()
-    made: str = _jax.mlir.xla_computation_to_mlir_module(_hlo.XlaComputation(proto))
-    return made.encode()
+    return computation([*lines, f"ROOT part = {result} {text}"])

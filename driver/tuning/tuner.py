@@ -19,7 +19,7 @@ from neuronx_cc.driver.tuning.results import Group, Point, Together, Tuning, par
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo.editing import ops_of
 from neuronx_cc.passes.auto_cast import code_computations
-from neuronx_cc.passes.precision.lowering import is_f32
+from neuronx_cc.passes.precision.decisions import is_f32
 from neuronx_cc.passes.precision.policy import Policy, Rule, make_rule
 from neuronx_cc.passes.precision.quantization import weight_of
 

@@ -7,12 +7,11 @@ a row of scores that is masked everywhere would have NaN for weights, and spread
 from typing import Any
 
 import numpy as np
-from ml_dtypes import finfo
 
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.hlo.editing import defining_op, insert_before, insert_constant
-from neuronx_cc.ir.types import NUMPY_DTYPE
+from neuronx_cc.ir.types import largest_number
 
 TF32_BITS = {"exponent_bits": hlo.IntAttr(8), "mantissa_bits": hlo.IntAttr(10)}
 LARGEST_TF32 = (2.0 - 2.0**-10) * 2.0**127
@@ -58,6 +57,6 @@ class Casts:
 
 def in_range(array: np.ndarray[Any, Any], dtype: str) -> np.ndarray[Any, Any]:
     """``array`` (of floats) with finite numbers that ``dtype`` rounds to infinities as its largest; else itself."""
-    largest = LARGEST_TF32 if dtype == "tf32" else float(finfo(NUMPY_DTYPE[dtype]).max)  # type: ignore[no-untyped-call]
+    largest = LARGEST_TF32 if dtype == "tf32" else largest_number(dtype)
     far = np.isfinite(array) & (np.abs(array) > array.dtype.type(largest))
     return np.where(far, np.copysign(array.dtype.type(largest), array), array) if far.any() else array

@@ -79,16 +79,17 @@ def sums_in_f32(op: hlo.HloOp, options: PassOptions) -> bool:
     return options.mixed_precision_accumulation
 
 
-def _is_f32(value: hlo.SSAValue) -> bool:
+def is_f32(value: hlo.SSAValue) -> bool:
+    """Whether ``value`` is an array of FP32."""
     return isinstance(value.type, hlo.ArrayType) and value.type.data.dtype == "f32"
 
 
 TAKERS: dict[str, tuple[str, Callable[[hlo.HloOp], bool]]] = {
     "operands": (
         "contractions of FP32",
-        lambda op: isinstance(op, Contraction) and any(hlo.shape_of(each).dtype == "f32" for each in op.operands),
+        lambda op: isinstance(op, Contraction) and any(map(is_f32, op.operands)),
     ),
-    "result": ("ops with FP32 results", lambda op: _is_f32(op.results[0])),
+    "result": ("ops with FP32 results", lambda op: is_f32(op.results[0])),
     "accumulate": ("reductions", lambda op: isinstance(op, hlo.ReduceOp)),
 }
 """Setting -> what it is for, and whether an op is such a one."""

@@ -17,7 +17,7 @@ from neuronx_cc.passes.accumulate_f32 import record
 from neuronx_cc.passes.expansions.combiners import combiner_in
 from neuronx_cc.passes.manager import PassContext
 from neuronx_cc.passes.precision.casts import TF32_BITS, Casts
-from neuronx_cc.passes.precision.decisions import Contraction, Decision, of_result, sums_in_f32
+from neuronx_cc.passes.precision.decisions import Contraction, Decision, is_f32, of_result, sums_in_f32
 from neuronx_cc.passes.precision.integers import REASON, only_for_integers
 
 
@@ -144,8 +144,3 @@ def computes_in_any_float(op: hlo.HloOp) -> bool:
     if isinstance(op, hlo.FormatOp) or not isinstance(op.results[0].type, hlo.ArrayType):
         return False
     return isinstance(op, hlo.MovementOp | hlo.ElementwiseOp)
-
-
-def is_f32(value: hlo.SSAValue) -> bool:
-    """Whether ``value`` is an array of FP32."""
-    return isinstance(value.type, hlo.ArrayType) and value.type.data.dtype == "f32"

@@ -19,9 +19,9 @@ from neuronx_cc.ir.types import NUMPY_DTYPE
 from neuronx_cc.passes.auto_cast import code_computations
 from neuronx_cc.passes.manager import PassOptions
 from neuronx_cc.passes.precision.casts import in_range
-from neuronx_cc.passes.precision.decisions import Contraction, of_operands, of_result, results_change
+from neuronx_cc.passes.precision.decisions import Contraction, is_f32, of_operands, of_result, results_change
 from neuronx_cc.passes.precision.integers import only_for_integers
-from neuronx_cc.passes.precision.lowering import computes_in_any_float, is_f32
+from neuronx_cc.passes.precision.lowering import computes_in_any_float
 from neuronx_cc.passes.precision.quantization import is_format, rounded_weight, weight_of
 
 Array = np.ndarray[Any, np.dtype[Any]]

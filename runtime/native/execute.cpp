@@ -291,7 +291,7 @@ bool execute(Context& context, Item& item) {
             return true;
         }
         case REG_LOAD: {
-            const i64 value = element(item.operands[0], start[0]), least = item.params[0], most = item.params[1];
+            const i64 value = element(item.operands[0].type, start[0]), least = item.params[0], most = item.params[1];
             context.registers[item.params[2]] = value < least ? least : value > most ? most : value;
             return true;
         }

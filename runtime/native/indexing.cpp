@@ -115,7 +115,7 @@ void scatter_floats(const Item& item, char* const* start) {
 bool all_inside(const Item& item, char* const* start, i64 count) {
     const Operand& index = item.operands[2];
     for (i64 lane = 0; lane < index.count[0]; ++lane) {
-        const i64 row = element(index, start[2] + lane * index.stride[0]);
+        const i64 row = element(index.type, start[2] + lane * index.stride[0]);
         if (row < 0 || row >= count) return false;
     }
     return true;
@@ -123,8 +123,8 @@ bool all_inside(const Item& item, char* const* start, i64 count) {
 
 }  // namespace
 
-i64 element(const Operand& operand, const char* at) {
-    switch (operand.type) {
+i64 element(i64 type, const char* at) {
+    switch (type) {
         case S8: return get<int8_t>(at);
         case U16: return get<uint16_t>(at);
         case S16: return get<int16_t>(at);
@@ -140,7 +140,7 @@ bool gather(const Kernels& kernels, const Item& item, char* const* start) {
     const i64 count = rows.count[0];
     if (!clamp && !all_inside(item, start, count)) return false;
     for (i64 lane = 0; lane < out.lanes; ++lane) {
-        i64 row = element(index, start[2] + lane * index.stride[0]);
+        i64 row = element(index.type, start[2] + lane * index.stride[0]);
         row = row < 0 ? 0 : row >= count ? count - 1 : row;
         kernels.copy(item.nest, size_of(int(out.type)), start[0] + lane * out.stride[0],
                               start[1] + row * rows.stride[0], 0, item.nest.rows);
@@ -153,7 +153,7 @@ bool scatter(const Kernels& kernels, const Item& item, char* const* start) {
     const bool skip = item.params[0] != 0, add = item.operations[0].step == ADD;
     if (!skip && !all_inside(item, start, rows.count[0])) return false;
     for (i64 lane = 0; lane < list.lanes; ++lane) {
-        const i64 row = element(index, start[2] + lane * index.stride[0]);
+        const i64 row = element(index.type, start[2] + lane * index.stride[0]);
         if (row < 0 || row >= rows.count[0]) continue;
         char* const both[] = {start[0] + row * rows.stride[0], start[1] + lane * list.stride[0]};
         if (!add) {

@@ -4,7 +4,7 @@
 #include "core.h"
 
 // An integer of any type.
-i64 element(const Operand&, const char* at);
+i64 element(i64 type, const char* at);
 
 // Rows of memory, one for each partition.
 bool gather(const Kernels&, const Item&, char* const* start);

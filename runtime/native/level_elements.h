@@ -28,17 +28,19 @@ inline void expect_row(const Rows& ahead, i64 count) {
     for (int o = 0; o < ahead.operands; ++o) expect(ahead.at[o], ahead.step(o) * count);
 }
 
-inline uint32_t bits_of(float x) {
-    uint32_t word;
-    std::memcpy(&word, &x, 4);
-    return word;
+// The same bits as another type.
+template <class To, class From>
+inline To same_bits(From from) {
+    static_assert(sizeof(To) == sizeof(From), "no bit is lost");
+    To to;
+    std::memcpy(&to, &from, sizeof to);
+    return to;
 }
 
-inline float float_of(uint32_t word) {
-    float x;
-    std::memcpy(&x, &word, 4);
-    return x;
-}
+inline uint32_t bits_of(float x) { return same_bits<uint32_t>(x); }
+inline uint64_t bits_of(double x) { return same_bits<uint64_t>(x); }
+inline float float_of(uint32_t word) { return same_bits<float>(word); }
+inline double wide_of(uint64_t word) { return same_bits<double>(word); }
 
 // Every NaN as the same one.
 inline float one_nan(float x) { return x == x ? x : float_of(0x7FC00000); }
@@ -408,9 +410,7 @@ struct Turned {
 inline Turned turned(float x) {
     const double magic = 6755399441055744.0, wide = x;  // 1.5 * 2^52: the sum's last bits are the integer
     const double shifted = wide * 0.63661977236758134308 + magic, whole = shifted - magic;
-    uint64_t quarter;
-    std::memcpy(&quarter, &shifted, 8);
-    return {(wide - whole * 1.5707963267341256) - whole * 6.077100506506192e-11, quarter};
+    return {(wide - whole * 1.5707963267341256) - whole * 6.077100506506192e-11, bits_of(shifted)};
 }
 
 // sin(x + turn * pi / 2) for |x| <= MOST_TURNED, rounded once.

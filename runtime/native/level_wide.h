@@ -7,18 +7,6 @@
 namespace LEVEL {
 namespace {
 
-inline uint64_t bits_of(double x) {
-    uint64_t word;
-    std::memcpy(&word, &x, 8);
-    return word;
-}
-
-inline double wide_of(uint64_t word) {
-    double x;
-    std::memcpy(&x, &word, 8);
-    return x;
-}
-
 const double TINY = 1e-5;  // below it two terms of a series are exact enough
 const double LN2_HIGH = 6.93147180369123816490e-01, LN2_LOW = 1.90821492927058770002e-10;
 

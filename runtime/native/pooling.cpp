@@ -16,11 +16,7 @@ const int DIMS = MAX_DIMS - 1;  // free dims at most
 
 // An element as what it is computed in: f32, or an integer.
 void load(int type, const char* at, float& value) { read(type, &value, at, 0, 1); }
-void load(int type, const char* at, i64& value) {
-    Operand one{};
-    one.type = type;
-    value = element(one, at);
-}
+void load(int type, const char* at, i64& value) { value = element(type, at); }
 
 void store(int type, char* at, float value) { write(type, at, 0, &value, 1); }
 void store(int type, char* at, i64 value) { std::memcpy(at, &value, size_t(size_of(type))); }
@@ -49,6 +45,16 @@ i64 combine(Step step, i64 x, i64 y) {
     return step == MAX ? (x > y ? x : y) : x < y ? x : y;
 }
 
+// Goes to the next place of so many dims, the last one first; false, and back at 0, after the last place.
+template <class Count>
+bool advance(i64* place, int dims, Count count) {
+    for (int d = dims - 1; d >= 0; --d) {
+        if (++place[d] < count(d)) return true;
+        place[d] = 0;
+    }
+    return false;
+}
+
 // One partition.
 template <class V>
 struct Partition {
@@ -63,18 +69,6 @@ struct Partition {
     i64 size(int dim) const { return item.params[size_t(2 + 2 * dim)]; }
     i64 step(int dim) const { return item.params[size_t(3 + 2 * dim)]; }
 
-    // Calls f(place of the window, its element of y, or null beyond it, its source) for all windows with their number.
-    template <class F>
-    void windows(F f) const {
-        i64 at[DIMS] = {};
-        for (i64 number = 0;; ++number) {
-            f(at, number);
-            int dim = free - 1;
-            for (; dim >= 0 && ++at[dim] == count(2, dim); --dim) at[dim] = 0;
-            if (dim < 0) return;
-        }
-    }
-
     // Which element of the window counts, or -1.
     int chosen(const i64* window) const {
         const bool lowest = item.params[1] != 0;
@@ -85,7 +79,7 @@ struct Partition {
         for (int d = 0; d < free; ++d)
             if (window[d] < bounds[d * BOUNDS + 2] || window[d] >= bounds[d * BOUNDS + 3]) return -1;
         i64 tap[DIMS] = {};
-        for (;; ++number) {
+        do {
             bool inside = true;
             const char* at = x;
             for (int d = 0; d < free; ++d) {
@@ -98,22 +92,21 @@ struct Partition {
                 if (inside) load(type, at, value);
                 if (!known || !keeps(item.operations[0].step, best, value)) best = value, found = number, known = true;
             }
-            int dim = free - 1;
-            for (; dim >= 0 && ++tap[dim] == size(dim); --dim) tap[dim] = 0;
-            if (dim < 0) return found;
-        }
+            ++number;
+        } while (advance(tap, free, [&](int d) { return size(d); }));
+        return found;
     }
 
     void run(i64 y_start[DIMS]) {
         const Operand &out = item.operands[0], &given = item.operands[2];
         const int type = int(given.type);
-        i64 windows_count = 1, elements = 1, taps = 1;
-        for (int d = 0; d < free; ++d) windows_count *= count(2, d), elements *= count(0, d), taps *= size(d);
-        std::vector<int> place(static_cast<size_t>(windows_count));
-        windows([&](const i64* at, i64 number) { place[size_t(number)] = chosen(at); });
+        i64 taps = 1, at[DIMS] = {};
+        for (int d = 0; d < free; ++d) taps *= size(d);
+        std::vector<int> place;  // of the element that counts in each window
+        do place.push_back(chosen(at));
+        while (advance(at, free, [&](int d) { return count(2, d); }));
         // each element of y takes the windows that chose it, those of later taps first
-        i64 at[DIMS] = {};
-        for (i64 element = 0; element < elements; ++element) {
+        do {
             V total = first;
             i64 tap[DIMS];
             for (int d = 0; d < free; ++d) tap[d] = size(d) - 1;
@@ -137,22 +130,18 @@ struct Partition {
             char* to = y;
             for (int d = 0; d < free; ++d) to += at[d] * stride(0, d);
             store(int(out.type), to, total);
-            for (int d = free - 1; d >= 0 && ++at[d] == count(0, d); --d) at[d] = 0;
-        }
+        } while (advance(at, free, [&](int d) { return count(0, d); }));
     }
 };
 
 // The bounds of one partition.
 void read_bounds(const Operand& operand, const char* at, i64* to) {
     i64 place[MAX_DIMS] = {};
-    i64 count = 1;
-    for (int d = 1; d < operand.ndims; ++d) count *= operand.count[d];
-    for (i64* end = to + count; to < end; ++to) {
+    do {
         const char* from = at;
-        for (int d = 1; d < operand.ndims; ++d) from += place[d] * operand.stride[d];
-        *to = get<int32_t>(from);
-        for (int d = operand.ndims - 1; d > 0 && ++place[d] == operand.count[d]; --d) place[d] = 0;
-    }
+        for (int d = 1; d < operand.ndims; ++d) from += place[d - 1] * operand.stride[d];
+        *to++ = get<int32_t>(from);
+    } while (advance(place, operand.ndims - 1, [&](int d) { return operand.count[d + 1]; }));
 }
 
 template <class V>
