@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -68,7 +69,11 @@ class Planner:
     """A chain as it is spelled, and the tiles that it has -> its instructions (``epilogues.chain``)."""
     options: dict[Any, Any] = field(default_factory=dict)
     """A contraction and a chain, as their arrays lie -> what becomes of both in one kernel (``epilogues.choose``)."""
+    attentions: dict[Any, float] = field(default_factory=dict)
+    """An attention, and the room whatever stays on chip -> its time as one kernel (``attention.choose``)."""
     _chosen: dict[Problem, Schedule | None] = field(default_factory=dict)
+    _by_room: dict[Problem, list[tuple[int, Schedule | None]]] = field(default_factory=dict)
+    """A problem but for its room -> what was chosen for which rooms, in their order."""
     _times: dict[Problem, float] = field(default_factory=dict)
 
     @overload
@@ -103,8 +108,33 @@ class Planner:
             number = self.given.get(name_of(problem)) if self.given else None
             offered = FAMILIES[type(problem)].candidates(problem, self.timing)
             wanted = None if number is None else next(islice(offered, number, None), None)
-            self._chosen[problem] = wanted or choose(problem, self.timing, self.level)
+            self._chosen[problem] = wanted or self._whatever_room(problem)
         return self._chosen[problem]
+
+    def _whatever_room(self, problem: Problem) -> Schedule | None:
+        """The choice for ``problem``. Between two rooms of one choice it is that one, so that kernels that find more or
+        less room do not plan anew: the third of a problem's rooms asks for those around it.
+        """
+        known, room = self._by_room.setdefault(replace(problem, room=0), []), problem.room
+        if len(known) > 1 and room > 0:
+            for edge in self._around(room):
+                self._plan(known, problem, edge)
+        at = bisect_left(known, room, key=_room)
+        if 0 < at < len(known) and known[at - 1][1] == known[at][1]:
+            return known[at][1]
+        return self._plan(known, problem, room)
+
+    def _around(self, room: int) -> tuple[int, int]:
+        """Of all of SBUF, half, a quarter, ... the first that is less than ``room``, and the one before it."""
+        halvings = max(1, self.timing.sizes.sbuf_bytes // room).bit_length()
+        return self.timing.sizes.sbuf_bytes >> halvings, self.timing.sizes.sbuf_bytes >> halvings - 1
+
+    def _plan(self, known: list[tuple[int, Schedule | None]], problem: Problem, room: int) -> Schedule | None:
+        """The choice for ``problem`` with ``room``, as it is noted in ``known``."""
+        at = bisect_left(known, room, key=_room)
+        if at == len(known) or known[at][0] != room:
+            known.insert(at, (room, choose(replace(problem, room=room), self.timing, self.level)))
+        return known[at][1]
 
     def by_weight(self) -> list[Problem]:
         """The problems, those first in which a program spends most of its time by estimate."""
@@ -114,6 +144,10 @@ class Planner:
             if (chosen := self._chosen[problem]) is not None
         }
         return sorted(weights, key=lambda problem: (-weights[problem], name_of(problem)))
+
+
+def _room(planned: tuple[int, Schedule | None]) -> int:
+    return planned[0]
 
 
 def name_of(problem: Problem) -> str:

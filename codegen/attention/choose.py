@@ -21,6 +21,7 @@ from neuronx_cc.codegen.emission.views import Atom, View, coalesce
 from neuronx_cc.codegen.formation.graph import base, is_view
 from neuronx_cc.codegen.residents import KEPT_SHARE, RESIDENT_SHARE, RESIDENT_VALUE_SHARE
 from neuronx_cc.ir import hlo
+from neuronx_cc.ir.isa.timing import Timing
 from neuronx_cc.ir.types import itemsize
 from neuronx_cc.passes.analysis.values import is_normal
 
@@ -57,11 +58,18 @@ def worthwhile(
 def _time(context: Context, attention: Attention) -> float:
     """Nanoseconds of one kernel; infinite where it does not fit, or kernels apart take less."""
     problem = problem_of(context, attention, int(context.sizes.sbuf_bytes * LEFT))
-    schedule = choose(problem, context.timing)
-    if schedule is None or choose(replace(problem, room=_least_room(context)), context.timing) is None:
+    known, posed = context.planner.attentions, (problem, _least_room(context))
+    if posed not in known:
+        known[posed] = _time_of(*posed, context.timing)
+    return known[posed]
+
+
+def _time_of(problem: Problem, least_room: int, timing: Timing) -> float:
+    schedule = choose(problem, timing)
+    if schedule is None or choose(replace(problem, room=least_room), timing) is None:
         return inf
-    time = estimate(problem, schedule, context.timing)
-    return time if time < (OVERLAP if problem.near else 1.0) * apart(problem, context.timing) else inf
+    time = estimate(problem, schedule, timing)
+    return time if time < (OVERLAP if problem.near else 1.0) * apart(problem, timing) else inf
 
 
 def _least_room(context: Context) -> int:

@@ -131,13 +131,14 @@ def find(
     ``combiners``: computation -> opcode of a simple combiner.
     """
     root = base(computation.root)
+    place = {op: at for at, op in enumerate(ops_of(computation.block))}
     found: list[Attention] = []
     taken: set[hlo.Operation] = set()
-    for op in ops_of(computation.block):
+    for op in place:
         if not isinstance(op, hlo.DotOp) or op in taken:
             continue
         for index in (0, 1):
-            attention = _Search(op, index, combiners, splat, module).attention()
+            attention = _Search(op, index, combiners, splat, module, place).attention()
             inside = attention is not None and any(each.result is root for each in attention.ops)
             if attention is None or (inside and attention.result is not root):
                 continue
@@ -152,9 +153,17 @@ class _Search:
     """Looks for the attention whose second product is ``product``; what it passes is noted."""
 
     def __init__(
-        self, product: hlo.DotOp, index: int, combiners: Mapping[str, str], splat: Splats, module: HloModule
+        self,
+        product: hlo.DotOp,
+        index: int,
+        combiners: Mapping[str, str],
+        splat: Splats,
+        module: HloModule,
+        place: Mapping[hlo.HloOp, int],
     ) -> None:
         self.product, self.index, self.combiners, self.splat, self.module = product, index, combiners, splat, module
+        self.place = place
+        """Of each op in the order of the program."""
         self.ops: list[hlo.HloOp] = [product]
         self.after: list[hlo.HloOp] = []
         """What is made of the second product."""
@@ -332,8 +341,9 @@ class _Search:
                 return None
             ends = [Atom(dims[axis], strides[axis]) for axis in (rows, column)]
             steps = tuple(self._step(op, main, *ends) for op, main in path)
+            ops = tuple(sorted(set(self.ops), key=self.place.__getitem__))
             attention = Attention(
-                _in_order(self.ops), scores, steps, zero_rows, self.product, self.index, marks, result, made,
+                ops, scores, steps, zero_rows, self.product, self.index, marks, result, made,
                 queries, rows, column,
             )  # fmt: skip
             return attention if self._is_whole(attention) and _aligns(attention, self.splat) else None
@@ -450,10 +460,3 @@ def _stride(dims: tuple[int, ...], axis: int) -> int:
     for size in dims[axis + 1 :]:
         stride *= size
     return stride
-
-
-def _in_order(ops: list[hlo.HloOp]) -> tuple[hlo.HloOp, ...]:
-    wanted = set(ops)
-    block = ops[0].parent
-    assert block is not None
-    return tuple(op for op in block.ops if op in wanted)

@@ -185,16 +185,15 @@ def _gather(own: Set[hlo.Operation], chain: Chain) -> None:
     block = last.parent
     assert block is not None
     after: set[hlo.SSAValue] = {sink.op.result for sink in chain.sinks}
-    moved, at = [], min((sink.op for sink in chain.sinks), key=lambda op: block.get_operation_index(op))
-    for op in list(ops_of(block))[block.get_operation_index(at) :]:
-        if op is last:
-            break
+    moved, op = list[hlo.Operation](), chain.sinks[0].op.next_op
+    while op is not None and op is not last:
         if op not in own and any(x in after for x in op.operands):
             after |= set(op.results)
             moved.append(op)
-    for op in reversed(moved):
-        op.detach()  # type: ignore[no-untyped-call]
-        block.insert_op_after(op, last)
+        op = op.next_op
+    for each in reversed(moved):
+        each.detach()  # type: ignore[no-untyped-call]
+        block.insert_op_after(each, last)
 
 
 class _Search:
@@ -212,6 +211,7 @@ class _Search:
         """Dims of which a chain may fold rows."""
         self._large: set[hlo.HloOp] = set()
         """Contractions in what is too long for a chain, wherever one begins to look at it."""
+        self._lengths: dict[tuple[hlo.HloOp, tuple[int, ...]], int] = {}
 
     def chain(self, op: hlo.DotOp, place: Mapping[hlo.HloOp, int], taken: Set[hlo.Operation]) -> Chain | None:
         found = self._sink(op, ())
@@ -219,8 +219,8 @@ class _Search:
             return None
         last, ops = found
         dims = squeeze(hlo.shape_of(last.value).dims)
-        if dims not in self._folded or not ops.isdisjoint(self._large):
-            return None  # without folds, contractions take in what lies between as they load and store
+        if not ops.isdisjoint(self._large):
+            return None
         sinks = {op: last}
         while more := self._more(ops, sinks, dims, place):
             sink, closure = more
@@ -270,6 +270,8 @@ class _Search:
 
     def _closure(self, value: hlo.SSAValue, dims: tuple[int, ...]) -> set[hlo.HloOp] | None:
         """The ops that make ``value``, up to contractions; None where there are none, or another kind is among them."""
+        if self._length(value, dims) > MOST:
+            return None
         found: set[hlo.HloOp] = set()
         waiting = [value]
         while waiting and len(found) <= MOST:
@@ -283,6 +285,22 @@ class _Search:
                 waiting += op.operands
         complete = not waiting and value.owner in found and any(isinstance(op, hlo.DotOp) for op in found)
         return found if complete and self._stays(found, dims) else None
+
+    def _length(self, value: hlo.SSAValue, dims: tuple[int, ...]) -> int:
+        """Ops on the longest way to ``value`` in its closure: at most as many as are in it, and found once for all."""
+        known, waiting = self._lengths, [value.owner]
+        while waiting:
+            op = waiting[-1]
+            if not isinstance(op, hlo.HloOp) or op in self.without or (op, dims) in known:
+                waiting.pop()
+                continue
+            makers = [made_by(x, dims).owner for x in op.operands] if self._is_inner(op, dims) else []
+            missing = [maker for maker in makers if isinstance(maker, hlo.HloOp) and (maker, dims) not in known]
+            missing = [maker for maker in missing if maker not in self.without]
+            if not missing:
+                known[op, dims] = 1 + max([known.get((maker, dims), 0) for maker in makers], default=0)  # type: ignore[arg-type]
+            waiting += missing
+        return known.get((value.owner, dims), 0)  # type: ignore[arg-type]
 
     @staticmethod
     def _stays(ops: Set[hlo.HloOp], dims: tuple[int, ...]) -> bool:
@@ -326,7 +344,8 @@ class _Search:
             one = len(free) == len(terms) == len(others[1]) == 1
             if not one or batch != list(range(shape.rank - 2)) or shape.dims[-2:] != own[-2:]:
                 continue
-            closure = self._closure(made.results[0], own) if self._is_inner(made, own) else None
+            folds = own in self._folded  # without folds, contractions take in what lies between as they load and store
+            closure = self._closure(made.results[0], own) if folds and self._is_inner(made, own) else None
             if closure is not None:
                 return Sink(op, index, terms[0] == shape.rank - 2), closure
         return None

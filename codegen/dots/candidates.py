@@ -36,6 +36,8 @@ RESULT_TILES = 4
 """Tiles of a row of the result that are stored together."""
 COLLECTED = 11
 """A row of the result that is collected on chip takes at most one part in so many of SBUF."""
+ROW_TILE_SHARE = 20
+"""A tile of rows that are to be transposed takes at most one part in so many of the room."""
 ROW_SHARE = 16
 """A row of which all is kept on every partition takes at most one part in so many of the room."""
 STREAMED = 4
@@ -113,7 +115,7 @@ def _frame(problem: Problem, timing: Timing) -> Schedule:
         columns=columns
         if 2 * stored * min(RESULT_BUFFERS) * min(columns, problem.n_tiled) * 4 <= room
         else sizes.bank_columns,
-        row_bytes=max(width * sizes.rows, min(2 * sizes.bank_bytes, room // 24)),
+        row_bytes=max(width * sizes.rows, min(2 * sizes.bank_bytes, room // ROW_TILE_SHARE)),
         row_buffers=ROW_BUFFERS,
         result_buffers=min(RESULT_BUFFERS),
         swapped=SQUARE if _streams_short_rows(problem, timing) else 0,

@@ -105,6 +105,28 @@ def test_equal_problems_are_planned_once(monkeypatch: pytest.MonkeyPatch) -> Non
     assert planner.choose(problem(64, 256, 32)) is first
 
 
+def test_rooms_of_one_schedule_are_planned_a_few_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels find ever more or less room, in which small contractions have one schedule: it fits each of them."""
+    planned: list[int] = []
+
+    def counted(each: Problem, timing: Timing, level: int) -> Schedule | None:
+        planned.append(each.room)
+        return choose(each, timing, level)
+
+    monkeypatch.setattr("neuronx_cc.codegen.choose.choose", counted)
+    whole = TIMING.sizes.sbuf_bytes
+    for step in (whole // 64, -whole // 64):
+        planner, small, large = Planner(TIMING), problem(64, 256, 32), problem(512, 4096, 4096)
+        for room in range(whole // 2, whole, abs(step))[:: step // abs(step)]:
+            for each in (replace(small, room=room), replace(large, room=room)):
+                found = planner.choose(each)
+                assert found is not None
+                assert room_of(footprint(each, found, TIMING.sizes)) <= room
+            assert planner.choose(replace(small, room=room)) == choose(replace(small, room=room), TIMING)
+        assert len(planned) <= 32 + 2 + 4, "the small one four times at most, the large one wherever rooms differ"
+        planned.clear()
+
+
 def test_nothing_fits() -> None:
     assert choose(replace(problem(512, 4096, 512), room=256), TIMING) is None
 
