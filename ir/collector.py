@@ -1,4 +1,4 @@
-"""Python's cycle collector, held off while modules and programs are built.
+"""Python's cycle collector, held off while modules and programs are built, checked and timed.
 
 They are large graphs, alive as a whole: collecting walks all of them again and again, finds nothing, and would take a
 quarter of the time of a compilation. Afterwards they count as old, so that the next young collection does not walk them

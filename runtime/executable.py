@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import warnings
+import weakref
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -104,6 +105,7 @@ class Executable:
         """Offsets of the results that can be computed where the caller wants them."""
         self._memory: Memory | None = None
         self._executors: dict[int | None, Executor] = {}
+        weakref.finalize(self, _end, self._executors).atexit = False
         self._reports: dict[object, RunReport] = {}
         self._results = [(variable.offset, variable.offset + variable.nbytes) for variable in self._io.outputs]
         self._volatile = complement(
@@ -180,6 +182,7 @@ class Executable:
             self._execute(executor, self.check_inputs(inputs), 0, None, None)
             return [self._result(memory, variable) for variable in self._io.outputs]
         finally:
+            executor.end()
             KEPT.put(memory)
 
     def compute(
@@ -380,6 +383,11 @@ class Executable:
         stored = memory.array(variable.offset, variable.nbytes, variable.dtype, variable.dims)
         result: Array = stored != 0 if variable.dtype == "pred" else stored.copy()
         return result
+
+
+def _end(executors: Mapping[int | None, Executor]) -> None:
+    for executor in executors.values():
+        executor.end()
 
 
 def _io(program: Program) -> _Io:

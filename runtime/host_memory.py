@@ -29,9 +29,6 @@ KEPT_BYTES = 1 << 30
 SPARE_PART = 32
 """One part in so many of the host's memory is left to everything else."""
 
-GARBAGE_BYTES = 1 << 29
-"""Pages that memories nobody uses may hold until Python's cycle collector, which counts objects, would find them."""
-
 _MAP_NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)
 """Linux's value, which older Pythons do not name: pages count when they are written."""
 _LIMITS = (
@@ -75,37 +72,11 @@ def require(nbytes: int, what: Callable[[], str]) -> None:
         )
 
 
-class _Mapped:
-    """Bytes mapped by ``pages``. Programs are cyclic graphs: what they map stays until a collection finds them."""
-
-    def __init__(self) -> None:
-        self.total = 0
-        self._after_collection = 0
-
-    def make_room(self) -> None:
-        """Collect when as much again as the last collection left, or ``GARBAGE_BYTES``, has been mapped since."""
-        if self.total > self._after_collection + max(self._after_collection, GARBAGE_BYTES):
-            gc.collect()
-            self._after_collection = self.total
-
-    def add(self, block: mmap.mmap, nbytes: int) -> None:
-        self.total += nbytes
-        weakref.finalize(block, self._remove, nbytes).atexit = False
-
-    def _remove(self, nbytes: int) -> None:
-        self.total -= nbytes
-
-
-_MAPPED = _Mapped()
-
-
 def pages(nbytes: int) -> Array:
     """``nbytes`` of undefined content, of which only those that are written take memory of the host."""
     if nbytes < LARGE_BYTES:
         return np.empty(nbytes, np.uint8)
-    _MAPPED.make_room()
     block = mmap.mmap(-1, nbytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE)
-    _MAPPED.add(block, nbytes)
     if hasattr(mmap, "MADV_HUGEPAGE"):
         block.madvise(mmap.MADV_HUGEPAGE)
     return np.frombuffer(block, np.uint8)

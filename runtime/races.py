@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from neuronx_cc.ir import collector
 from neuronx_cc.ir.errors import COMPILE_AGAIN, RunError
 from neuronx_cc.ir.isa.program import Program, Stream
 from neuronx_cc.runtime.intervals import union
@@ -53,8 +54,13 @@ def check(program: Program) -> RaceSummary:
     ERUN914 address outside its memory, ERUN920 more dynamic instructions than are looked at. The summary is kept with
     the program, so that only its first run pays.
     """
-    if isinstance(program.race_summary, RaceSummary):
-        return program.race_summary
+    if not isinstance(program.race_summary, RaceSummary):
+        program.race_summary = _proved(program)
+    return program.race_summary
+
+
+@collector.paused()
+def _proved(program: Program) -> RaceSummary:
     trace = Unrolling(program).run()
     try:
         clocks = clocks_of(trace)
@@ -72,9 +78,7 @@ def check(program: Program) -> RaceSummary:
     counts = np.bincount(trace.slots, minlength=len(STREAMS)).tolist()
     finished = {stream: count for stream, count in zip(STREAMS, counts, strict=True) if count}
     waits = len(trace.waits.at)
-    summary = RaceSummary(len(trace.slots), len(at), waits, clocks.implied, finished, trace.exact)
-    program.race_summary = summary
-    return summary
+    return RaceSummary(len(trace.slots), len(at), waits, clocks.implied, finished, trace.exact)
 
 
 def _race(program: Program, trace: Trace, clocks: Clocks, conflict: Conflict) -> RunError:

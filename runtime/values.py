@@ -81,6 +81,10 @@ class Executor:
                 step()
         self.course.root = self.course.path(self._taken)
 
+    def end(self) -> None:
+        """Let go of the steps, which refer to this executor: else its memory would stay until cycles are collected."""
+        self._steps = []
+
     # binding --------------------------------------------------------------------------------------------------
 
     def _bind(self, records: Sequence[Record]) -> list[Step]:

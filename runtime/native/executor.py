@@ -16,6 +16,7 @@ from math import prod
 
 import numpy as np
 
+from neuronx_cc.ir import collector
 from neuronx_cc.ir.errors import RunError
 from neuronx_cc.ir.isa.blas import one_thread
 from neuronx_cc.ir.isa.elements import Array
@@ -129,6 +130,10 @@ class NativeExecutor(Executor):
                 step()
         if self._has_regions:
             self.course.root = self.course.path(self._taken)
+
+    def end(self) -> None:
+        super().end()
+        self._python_steps.clear()
 
     # binding --------------------------------------------------------------------------------------------------
 
@@ -336,6 +341,7 @@ def _as_numpy() -> Iterator[None]:
         yield
 
 
+@collector.paused()
 def make_executor(
     program: Program, memory: Memory, seed: int | None, stops: Mapping[int, Step] | None = None
 ) -> Executor:

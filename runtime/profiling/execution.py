@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
+from neuronx_cc.ir import collector
 from neuronx_cc.ir.isa.program import Program
 from neuronx_cc.ir.machine import Machine
 from neuronx_cc.ir.neff import PlannedFor
@@ -36,6 +37,7 @@ class Execution:
     name: str = ""
     """Of the module."""
 
+    @collector.paused()
     def report(self) -> RunReport:
         """Raises RunError ERUN913 on a deadlock."""
         timing = Regions(self.program, self.machine, self.course).run()
@@ -45,6 +47,7 @@ class Execution:
         """The report of a timing of this run."""
         return make_report(self.program, timing, self.machine, self.assumed_regions, self.planned_for)
 
+    @collector.paused()
     def watch(self, make: Callable[[Timing], AnyWatcher]) -> tuple[Timing, AnyWatcher]:
         """The timing, and the watcher that ``make`` gave for it when it has been told of every instruction."""
         regions = Regions(self.program, self.machine, self.course)

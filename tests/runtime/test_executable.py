@@ -19,6 +19,7 @@ from neuronx_cc.runtime.profiling.trace import write_trace
 
 HBM, SBUF = Space.HBM, Space.SBUF
 ROWS, N, BLOCKS = 128, 512, 4
+NATIVE = pytest.mark.skipif(library.load() is None, reason="the native core was not built")
 BLOCK = ROWS * N * 4
 
 
@@ -280,11 +281,13 @@ def test_product_with_the_identity_keeps_the_rules_of_matmul():
         assert not np.signbit(got[1, 0])
 
 
-@pytest.mark.skipif(library.load() is None, reason="the native core was not built")
-def test_memory_goes_with_the_executable(x, row):
+@pytest.mark.parametrize("simulator", ["numpy", pytest.param("native", marks=NATIVE)])
+@pytest.mark.parametrize("seed", [None, 3])
+def test_memory_goes_with_the_executable(x, row, simulator, seed, monkeypatch):
     """At once, by counting references: the cycle collector counts objects, of which large memories are few."""
+    monkeypatch.setenv("NEURONX_CC_SIMULATOR", simulator)
     executable = Executable.from_program(exp_program(), [row])
-    executable.run([x])
+    executable.run([x], stochastic_rounding_seed=seed)
     memory = weakref.ref(executable._memory)
     collecting = gc.isenabled()
     gc.disable()

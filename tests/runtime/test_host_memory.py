@@ -1,7 +1,5 @@
 """The host's memory behind simulated memories: checked before it is taken, given back by idle programs."""
 
-import gc
-
 import numpy as np
 import pytest
 
@@ -53,31 +51,6 @@ def test_oldest_memories_lose_their_pages_but_not_what_is_fixed(kept, monkeypatc
     assert np.all(second == 5)
     assert kept.take(memories[1])
     assert not kept.take(memories[0])
-
-
-def test_the_first_memory_however_large_collects_nothing(monkeypatch):
-    monkeypatch.setattr(host_memory, "GARBAGE_BYTES", 8 << 20)
-    monkeypatch.setattr(host_memory, "_MAPPED", host_memory._Mapped())
-    monkeypatch.setattr(gc, "collect", lambda: pytest.fail("there is no garbage yet"))
-    assert host_memory.pages(16 << 20).nbytes == 16 << 20
-
-
-def test_memories_in_cyclic_garbage_are_collected_by_their_size(monkeypatch):
-    """The collector counts objects, and programs are compiled with it at rest: two objects may hold a gigabyte."""
-    monkeypatch.setattr(host_memory, "GARBAGE_BYTES", 8 << 20)
-    mapped = host_memory._Mapped()
-    monkeypatch.setattr(host_memory, "_MAPPED", mapped)
-    used, totals = host_memory.pages(4 << 20), []
-    gc.disable()
-    try:
-        for _ in range(20):
-            cycle = [host_memory.pages(2 << 20)]
-            cycle.append(cycle)
-            totals.append(mapped.total)
-    finally:
-        gc.enable()
-    assert max(totals) <= 16 << 20
-    assert used.nbytes == 4 << 20
 
 
 def test_pages_of_memories_that_are_gone_are_used_again():
