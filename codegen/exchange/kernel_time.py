@@ -43,9 +43,9 @@ class Estimate:
             return exchange_ns(kind_of(op), nbytes, members_of(op), self.timing.machine)
         if isinstance(op, hlo.WhileOp):
             body = self.module.computation(op.body.data[0])
-            return (trip_count(op, self.module) or 1) * self._together(body)
+            return (trip_count(op, self.module) or 1) * self.together(body)
         if isinstance(op, hlo.ConditionalOp):
-            return max(self._together(self.module.computation(name)) for name in op.branches.data)
+            return max(self.together(self.module.computation(name)) for name in op.branches.data)
         if isinstance(op, hlo.DotOp | hlo.ConvolutionOp):
             sizes = self.timing.sizes
             columns = _products(op) / (sizes.partitions * sizes.columns)
@@ -55,7 +55,8 @@ class Estimate:
         largest = max((_size(value) for value in (*op.operands, *op.results)), default=0)
         return largest / self.timing.sizes.partitions * self.timing.cycle(Stream.VECTOR)
 
-    def _together(self, computation: hlo.ComputationOp) -> float:
+    def together(self, computation: hlo.ComputationOp) -> float:
+        """Of all ops of a computation, one after the other."""
         return sum(self.of_op(op) for op in ops_of(computation.block))
 
 

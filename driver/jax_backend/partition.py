@@ -81,8 +81,11 @@ def localize_stated(code: bytes) -> tuple[bytes, tuple[int, int]]:
 
 
 def _partitioned(code: bytes, wanted: dict[str, Any], shardy: bool) -> tuple[dict[str, Any], bytes]:
+    request = {**wanted, "shardy": shardy}
     try:
-        return _WORKER.partition(code, {**wanted, "shardy": shardy})
+        with suppress(_Aborted):
+            return _WORKER.partition(code, {**request, "spread": shardy})
+        return _WORKER.partition(code, {**request, "spread": False})
     except _Failed as failure:
         raise CompileError(
             "EJAX901", f"XLA cannot partition the program: {failure}", "use jax.shard_map for this part"
@@ -122,6 +125,10 @@ class _Failed(Exception):
     """Why a module was not partitioned."""
 
 
+class _Aborted(_Failed):
+    """The process has ended."""
+
+
 class _Worker:
     """The partitioning process, started when it is needed and again after it has died."""
 
@@ -159,7 +166,7 @@ class _Worker:
         self._process = None
         self._errors.seek(0)
         said = self._errors.read().decode("utf-8", "replace").strip()
-        raise _Failed(f"they aborted (status {status}): {_summary(said)}")
+        raise _Aborted(f"they aborted (status {status}): {_summary(said)}")
 
     def _started(self) -> "subprocess.Popen[bytes]":
         if self._process is None:

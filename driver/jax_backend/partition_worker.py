@@ -28,6 +28,8 @@ from neuronx_cc.driver.jax_backend.meshes import mesh_devices
 from neuronx_cc.driver.jax_backend.partition_calls import Calls
 from neuronx_cc.driver.jax_backend.partition_reductions import prepare_reductions
 from neuronx_cc.driver.jax_backend.partition_rows import prepare_rows, register
+from neuronx_cc.driver.jax_backend.partition_sums import FREE, PINNED, spread
+from neuronx_cc.driver.jax_backend.partition_time import taken
 from neuronx_cc.driver.jax_backend.partition_top_k import prepare_top_k
 from neuronx_cc.hlo_import.load import detect
 from neuronx_cc.hlo_import.wire import FieldSpec, decode
@@ -44,6 +46,10 @@ LATER_PASSES = (
 """Passes of the CPU's that take time and come after the partitioner."""
 
 
+GAIN = 0.97
+"""Times the estimate of the partition as it comes that another one may take at most, for estimates are rough."""
+ROOM = 1.1
+"""Times the memory of the partition as it comes that another one may hold."""
 _HLO_PROTO = {"HloProto": {1: FieldSpec("module", "bytes")}}
 """xla/service/hlo.proto."""
 
@@ -60,6 +66,8 @@ class Request(TypedDict):
     to_results: NotRequired[list[bool]]
     shardy: bool
     """Whether the annotations are Shardy's; else GSPMD's."""
+    spread: bool
+    """Whether sums over devices may be kept by rows (``partition_sums``)."""
 
 
 class Facts(TypedDict):
@@ -82,12 +90,28 @@ register()
 
 def partition(request: Request, code: bytes) -> tuple[Facts, bytes]:
     """The local module of ``code``. Raises what XLA raises where it does not get past its partitioner."""
-    context = make_context()
-    with context, ir.Location.unknown(), tempfile.TemporaryDirectory(prefix="neuron-partition-") as folder:
-        module = _read_module(code, context)
-        request = {**_stated(module), **request}
+    with make_context() as context, ir.Location.unknown():
+        request = {**_stated(_read_module(code, context)), **request}
         if request["partitions"] == 1 and b"manual_computation" not in code:
             return _whole(request), code
+        plain = _partitioned(request, _read_module(code, context))
+        if not request["shardy"] or not request["spread"]:
+            return plain
+        others = [_attempt(request, code, context, kind) for kind in (PINNED, FREE)]
+        return _quickest(plain, [each for each in others if each is not None and each[0] == plain[0]])
+
+
+def _attempt(request: Request, code: bytes, context: Any, kind: str) -> tuple[Facts, bytes] | None:
+    """The local module of ``code`` with sums spread in the way ``kind``; None where there are none, or XLA refuses."""
+    module = _read_module(code, context)
+    with suppress(Exception):
+        if spread(module, kind):
+            return _partitioned(request, module)
+    return None
+
+
+def _partitioned(request: Request, module: Any) -> tuple[Facts, bytes]:
+    with tempfile.TemporaryDirectory(prefix="neuron-partition-") as folder:
         problem = _compile(request, module, folder)
         written = sorted(Path(folder).glob(f"*after_{PASS}.*.hlo.pb"))
         if not written:
@@ -95,6 +119,16 @@ def partition(request: Request, code: bytes) -> tuple[Facts, bytes]:
         proto = written[-1].read_bytes()
     local = decode(_HLO_PROTO, "HloProto", proto, 0, len(proto))["module"]
     return _facts(local, (request["replicas"], request["partitions"])), local
+
+
+def _quickest(plain: tuple[Facts, bytes], others: list[tuple[Facts, bytes]]) -> tuple[Facts, bytes]:
+    """The partition that takes least time by estimate; ``plain`` unless another gains, and holds no more."""
+    if not others:
+        return plain
+    before = taken(plain[1])
+    rest = [(after.nanoseconds, each) for each in others if (after := taken(each[1])).held <= ROOM * before.held]
+    least, best = min(rest, key=lambda each: each[0], default=(before.nanoseconds, plain))
+    return best if least < GAIN * before.nanoseconds else plain
 
 
 def _whole(request: Request) -> Facts:
@@ -130,6 +164,7 @@ def _stated(module: Any) -> Request:
         "to_parameters": _free(main, "arg_attrs", len(main.type.inputs)),
         "to_results": _free(main, "res_attrs", len(main.type.results)),
         "shardy": False,
+        "spread": False,
     }
 
 

@@ -73,6 +73,43 @@ def case_sums_of_loops():
     assert " all-reduce(" not in kept
 
 
+def case_rows_between_sums():
+    def layer(x, given):
+        up, down, key = given
+        made = jnp.tanh(x / jnp.linalg.norm(x, axis=-1, keepdims=True) @ up) @ down
+        return x + jnp.where(jax.random.bernoulli(key, 0.9, x.shape), made, 0), None
+
+    def net(x, up, down):
+        return lax.scan(jax.checkpoint(layer), x, (up, down, jax.random.split(jax.random.key(1), 2)))[0]
+
+    def gradients(x, up, down):
+        return jax.grad(lambda *weights: (net(x, *weights) ** 2).sum(), (0, 1))(up, down)
+
+    random = np.random.default_rng(5)
+    for mesh, rows in ((ROWS, P()), (PAIRS, P("b"))):
+        for length, width in ((512, 128), (512, 4096), (4, 512)):
+            up, down = (
+                random.standard_normal((2, *each)).astype(np.float32) / 16 for each in ((24, width), (width, 24))
+            )
+            x = random.standard_normal((length, 24)).astype(np.float32)
+            specs = rows, P(None, None, "a"), P(None, "a")
+            given = [jax.device_put(a, NamedSharding(mesh, s)) for a, s in zip((x, up, down), specs, strict=True)]
+            for function in (net, gradients):
+                compiled = jax.jit(function).lower(*given).compile()
+                made = compiled(*given)
+                close(made, jax.jit(function)(*(jax.device_put(each, CPU) for each in (x, up, down))))
+            whole = summed_whole(
+                jax.jit(net).lower(*given).compile().as_text(), f"{length // mesh.shape.get('b', 1)},24"
+            )
+            assert whole == (length == 4), (mesh, length, width)
+            assert jax.jit(net)(*given).sharding.spec == rows
+
+
+def summed_whole(text, rows):
+    """Whether devices add up what all of them then have."""
+    return f"f32[{rows}]{{1,0}} all-reduce(" in text
+
+
 def case_orders():
     check(lambda x: (jnp.sort(x, 0), jnp.sort(x, 1), jnp.argmax(x, 0), jnp.argmin(x, 1), jnp.median(x, 0)), X)
     check(lambda x: lax.sort((x, -x), dimension=1, num_keys=1), X)  # nothing but the op's own tuple

@@ -1,0 +1,108 @@
+"""What Shardy makes of a module's annotations, before XLA divides the module: asked, not changed.
+
+Ops that are asked about carry a number, by which they are found again in a copy that Shardy has gone through.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import sdy
+from jaxlib.mlir.passmanager import PassManager
+
+PIPELINE = "builtin.module(sdy-propagation-pipeline)"
+_NUMBER = "neuron.number"
+
+Axes = tuple[tuple[str, ...], ...]
+"""The mesh axes that split each dim of a value."""
+
+
+class Found:
+    """Axes of operands and results of one op; None of what is split by parts of axes."""
+
+    def __init__(self, op: Any) -> None:
+        self.operands = [axes_of(value) for value in op.operands]
+        self.results = [axes_of(value) for value in op.results]
+
+
+def shardings_of(module: Any, ops: Sequence[Any]) -> list[Found | None]:
+    """What Shardy finds of each of ``ops`` of ``module``; None of one that it takes away."""
+    for number, op in enumerate(ops):
+        op.attributes[_NUMBER] = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), number)
+    copy = module.operation.clone()
+    for op in ops:
+        del op.attributes[_NUMBER]
+    PassManager.parse(PIPELINE).run(copy)
+    found: list[Found | None] = [None] * len(ops)
+
+    def note(op: Any) -> Any:
+        if _NUMBER in op.attributes:
+            found[ir.IntegerAttr(op.attributes[_NUMBER]).value] = Found(op)
+        return ir.WalkResult.ADVANCE
+
+    copy.operation.walk(note)
+    return found
+
+
+def axes_of(value: Any) -> Axes | None:
+    """The axes of ``value``, of a module that Shardy has gone through."""
+    rank = len(ir.RankedTensorType(value.type).shape) if isinstance(value.type, ir.RankedTensorType) else 0
+    sharding = _sharding(value)
+    if sharding is None:
+        return ((),) * rank
+    dims = [[sdy.AxisRefAttr(axis) for axis in sdy.DimensionShardingAttr(dim).axes] for dim in sharding]
+    if any(axis.sub_axis_info is not None for dim in dims for axis in dim):
+        return None
+    return tuple(tuple(axis.name for axis in dim) for dim in dims)
+
+
+def _sharding(value: Any) -> Any:
+    """The dims' shardings, or None where all devices have the value whole."""
+    owner = value.owner
+    if not isinstance(owner, ir.Block):
+        return _result_sharding(owner, ir.OpResult(value).result_number)
+    number, parent = ir.BlockArgument(value).arg_number, owner.owner.operation
+    if parent.name == "func.func":
+        if "arg_attrs" not in parent.attributes:
+            return None
+        attributes = ir.DictAttr(ir.ArrayAttr(parent.attributes["arg_attrs"])[number])
+        if "sdy.sharding" not in attributes:
+            return None
+        return sdy.TensorShardingAttr(attributes["sdy.sharding"]).dimension_shardings
+    return _result_sharding(parent, number) if parent.name == "stablehlo.while" else None
+
+
+def _result_sharding(op: Any, number: int) -> Any:
+    op = op.operation if hasattr(op, "operation") else op
+    key = "sdy.sharding" if "sdy.sharding" in op.attributes else "sharding"
+    if key not in op.attributes:
+        return None
+    attribute = op.attributes[key]
+    if sdy.TensorShardingAttr.isinstance(attribute):
+        return sdy.TensorShardingAttr(attribute).dimension_shardings
+    if not sdy.TensorShardingPerValueAttr.isinstance(attribute):
+        return None
+    return sdy.TensorShardingAttr(list(sdy.TensorShardingPerValueAttr(attribute).shardings)[number]).dimension_shardings
+
+
+def meshes_of(module: Any) -> dict[str, dict[str, int]]:
+    """The axes, and their sizes, of each mesh of ``module``."""
+    found = {}
+    for op in module.body.operations:
+        if op.operation.name == "sdy.mesh":
+            axes = [sdy.MeshAxisAttr(axis) for axis in sdy.MeshAttr(op.attributes["mesh"]).axes]
+            found[str(ir.StringAttr(op.attributes["sym_name"]).value)] = {axis.name: axis.size for axis in axes}
+    return found
+
+
+def ops_named(module: Any, names: Sequence[str]) -> Iterator[Any]:
+    """Ops with one of ``names``, in order, but those inside of manual computations."""
+    found: list[Any] = []
+
+    def note(op: Any) -> Any:
+        if op.name in names:
+            found.append(op)
+        return ir.WalkResult.SKIP if op.name == "sdy.manual_computation" else ir.WalkResult.ADVANCE
+
+    module.operation.walk(note, ir.WalkOrder.PRE_ORDER)
+    yield from found
