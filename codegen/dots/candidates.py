@@ -394,9 +394,10 @@ def _streamed(problem: Problem, frame: Schedule, most: int, sizes: Sizes) -> Ite
 
     ``most``: chunks of a block.
     """
-    rows = prod(problem.m)
-    tiles = max(1, -(-rows // sizes.columns))
-    if rows != problem.m_tiled or problem.lhs.home is Home.STAGED:
+    rows = problem.m_tiled
+    group = prod(problem.m) // max(1, rows)  # all tiles are staged together
+    tiles = max(1, group * -(-rows // sizes.columns))
+    if (group > 1 and group not in groups.counts(problem, frame)) or problem.lhs.home is Home.STAGED:
         return
     if frame.leaves is Leaves.ROWS or frame.swapped or problem.rhs.home is Home.STAGED or most < STREAMED:
         return
@@ -411,7 +412,8 @@ def _streamed(problem: Problem, frame: Schedule, most: int, sizes: Sizes) -> Ite
         n = problem.n_tiled if problem.n_whole else block(problem.n_tiled, columns, sizes.bank_columns)
         if n > columns:
             continue
-        whole = replace(_with(frame, "lhs", rows, n, (1, 2), sizes), sums=Sums.BANKS, columns=n)
+        whole = _with(frame, "lhs", rows, n, (1, 2), sizes)
+        whole = replace(whole, sums=Sums.BANKS, columns=n, group=max(1, group))
         counts = [count for count in halves(most) if count < most]
         boxed = (replace(whole, boxes=tuple(box_of(each, count) for each in problem.all_chunks)) for count in counts)
         fitting = [_with_more_buffers(problem, each, sizes) for each in boxed if _fits(problem, each, sizes)]

@@ -217,8 +217,10 @@ class Loops:
         output.finish([(target, made.of((made.dims[0], *dense(sizes, made.dtype))), output.arrays(block))])
 
     def _row_tiles(self, block: Part) -> Iterator[Part]:
-        for start in range(0, block.rows, self.builder.sizes.columns):
-            yield block.cut_rows(Affine(start), min(block.rows - start, self.builder.sizes.columns))
+        grouped = self.schedule.group > 1
+        for tile in (self._of_group(block, Affine(at)) for at in range(self.schedule.group)) if grouped else (block,):
+            for start in range(0, tile.rows, self.builder.sizes.columns):
+                yield tile.cut_rows(Affine(start), min(tile.rows - start, self.builder.sizes.columns))
 
     def _bank_parts(self, row: Part) -> Iterator[Part]:
         for start in range(0, row.columns, self.builder.sizes.bank_columns):

@@ -38,30 +38,46 @@ def check(function: Any, inputs: list[Any], machine: Any = TRN1, **options: Any)
     return list(compiled.program.schedules.values())
 
 
-@pytest.fixture(params=[Sums.PSUM, Sums.SBUF], ids=["k whole", "blocks of k"])
-def grouped(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def wide_layer(x: Any, first: Any, row: Any, second: Any) -> Any:
+    """The same with weights that stream past as they lie."""
+    return layer(x, first.T, row, second.T)
+
+
+def take_groups(monkeypatch: pytest.MonkeyPatch, sums: Sums) -> None:
     """Schedules that stage several tiles together, wherever there are any."""
     family = choose.FAMILIES[Problem]
     monkeypatch.setattr(candidates_of_dots, "_is_small", lambda *_: True)
 
     def candidates(problem: Any, timing: Any) -> Any:
         found = list(family.candidates(problem, timing))
-        groups = [each for each in found if each.group > 1 and each.sums is request.param]
+        groups = [each for each in found if each.group > 1 and each.sums is sums]
         return iter(groups or found)
 
     monkeypatch.setitem(choose.FAMILIES, Problem, family._replace(candidates=candidates))
 
 
+@pytest.mark.parametrize("sums", [Sums.PSUM, Sums.SBUF])
 @pytest.mark.parametrize("rows", [256, 300, 640, 1280])
 @pytest.mark.parametrize("depth", [200, 520])
 @pytest.mark.parametrize("cast", ["none", "matmult"])
-@pytest.mark.usefixtures("grouped")
-def test_values(rows: int, depth: int, cast: str) -> None:
+def test_values(sums: Sums, rows: int, depth: int, cast: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    take_groups(monkeypatch, sums)
     random = np.random.default_rng(rows + depth)
     shapes = (rows, depth), (200, depth), (200,), (depth, 200)
     inputs = [random.standard_normal(shape).astype(np.float32) * 0.3 for shape in shapes]
     schedules = check(layer, inputs, LITTLE, **({"auto_cast": cast} if cast != "none" else {}))
     assert rows > 1000 or any("in groups of" in line for line in schedules), schedules
+
+
+@pytest.mark.parametrize("rows", [192, 250, 256])
+@pytest.mark.parametrize("cast", ["none", "matmult"])
+def test_weights_that_stream_past(rows: int, cast: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    take_groups(monkeypatch, Sums.BANKS)
+    random = np.random.default_rng(rows)
+    shapes = (rows, 768), (768, 640), (640,), (640, 768)
+    inputs = [random.standard_normal(shape).astype(np.float32) * 0.2 for shape in shapes]
+    schedules = check(wide_layer, inputs, **({"auto_cast": cast} if cast != "none" else {}))
+    assert any("in groups of 2" in line and "in banks" in line for line in schedules), schedules
 
 
 SCATTERED = {
