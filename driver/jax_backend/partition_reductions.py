@@ -55,7 +55,7 @@ def _start_from_neutral(op: Any, combiner: Any, neutral: int) -> None:
     if _is_constant(initial, neutral):
         return
     with ir.InsertionPoint(op), op.location:
-        number = _number(initial.type, neutral)
+        number = number_of(initial.type, neutral)
         part = op.clone()
         part.operation.operands[1] = number
         kind = op.results[0].type
@@ -64,7 +64,8 @@ def _start_from_neutral(op: Any, combiner: Any, neutral: int) -> None:
     op.erase()
 
 
-def _number(kind: Any, number: int) -> Any:
+def number_of(kind: Any, number: int) -> Any:
+    """A scalar of the type ``kind``."""
     return stablehlo.ConvertOp(
         kind, stablehlo.ConstantOp(ir.Attribute.parse(f"dense<{number}> : tensor<i32>")).result
     ).result

@@ -28,6 +28,7 @@ from neuronx_cc.driver.jax_backend.meshes import mesh_devices
 from neuronx_cc.driver.jax_backend.partition_calls import Calls
 from neuronx_cc.driver.jax_backend.partition_reductions import prepare_reductions
 from neuronx_cc.driver.jax_backend.partition_rows import prepare_rows, register
+from neuronx_cc.driver.jax_backend.partition_scatters import prepare_scatters
 from neuronx_cc.driver.jax_backend.partition_sums import FREE, PINNED, spread
 from neuronx_cc.driver.jax_backend.partition_time import taken
 from neuronx_cc.driver.jax_backend.partition_top_k import prepare_top_k
@@ -201,6 +202,8 @@ def _compile(request: Request, module: Any, folder: str) -> Exception | None:
     prepare_reductions(module)
     prepare_top_k(module)
     prepare_rows(module)
+    if request["shardy"]:
+        prepare_scatters(module)
     try:
         devices = _client(replicas * partitions).devices()[: replicas * partitions]
         _client(replicas * partitions).compile_and_load(module, _jax.DeviceList(tuple(devices)), options)

@@ -126,6 +126,18 @@ def case_indices():
     check(lambda x, i: jax.ops.segment_sum(x, i, 5), X, np.arange(16, dtype=np.int32) % 5)
 
 
+def case_updates_in_unequal_parts():
+    """XLA's partitioner scatters what it pads them with, where a mesh axis splits nothing."""
+    places = np.random.default_rng(3).integers(0, 24, 9).astype(np.int32)
+    rows = np.random.default_rng(4).integers(0, 24, (16, 9)).astype(np.uint32)
+    split = ((PAIRS, P(None, "a")), (PAIRS, P(None, ("a", "b"))), (ROWS, P(None, "a")))
+    for update in ("add", "max", "set"):
+        unique = np.arange(9, dtype=np.int32) if update == "set" else places
+        check(lambda x, i, u=update: getattr((x * 0).at[:, i], u)(jnp.cos(x)[:, :9]), X, unique, places=split)
+    check(lambda x, i: jax.vmap(lambda r, i, u: r.at[i].add(u))(x * 0, i, jnp.cos(x)[:, :9]), X, rows, places=split)
+    check(jax.grad(lambda x: (lax.top_k(x, 9)[0] ** 2).sum()), X, places=split)
+
+
 def case_windows():
     image = X.reshape(4, 4, 6, 4)
     kernel = np.random.default_rng(2).standard_normal((3, 3, 4, 8)).astype(np.float32)
