@@ -11,6 +11,7 @@ from typing import Any
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import sdy, stablehlo
 
+_GRADIENT = "stablehlo.select_and_scatter"
 _IDEMPOTENT = ("stablehlo.maximum", "stablehlo.minimum", "stablehlo.and", "stablehlo.or")
 """Any number of devices may start from the initial value."""
 _NEUTRAL = {"stablehlo.add": (stablehlo.AddOp, 0), "stablehlo.multiply": (stablehlo.MulOp, 1)}
@@ -30,12 +31,16 @@ def prepare_reductions(module: Any) -> None:
     found: list[Any] = []
 
     def note(op: Any) -> Any:
-        if op.name in ("stablehlo.reduce", "stablehlo.reduce_window") and len(op.operands) == 2:
+        one = op.name in ("stablehlo.reduce", "stablehlo.reduce_window") and len(op.operands) == 2
+        if one or op.name == _GRADIENT:
             found.append(op)
         return ir.WalkResult.ADVANCE
 
     module.operation.walk(note)
     for op in found:
+        if op.name == _GRADIENT:
+            _keep_overlaps_whole(op, module)
+            continue
         kind = _kind(op)
         if kind in _NEUTRAL:
             _start_from_neutral(op, *_NEUTRAL[kind])
@@ -80,20 +85,35 @@ def _is_constant(value: Any, wanted: int) -> bool:
     return found is not None and found[1] in _TEXTS[wanted]
 
 
+def _keep_overlaps_whole(op: Any, module: Any) -> None:
+    """XLA adds up twice, or not at all, what windows of two neighbours give an element that lies in a third's reach."""
+    window = list(ir.DenseI64ArrayAttr(op.attributes["window_dimensions"]))
+    given = "window_strides" in op.attributes
+    strides = list(ir.DenseI64ArrayAttr(op.attributes["window_strides"])) if given else [1] * len(window)
+    whole = {dim for dim, (size, stride) in enumerate(zip(window, strides, strict=True)) if size >= 2 * stride}
+    for number in (0, 1) if whole else ():
+        _constrain(op, number, whole, module)
+
+
 def _keep_whole(op: Any, module: Any) -> None:
-    mesh = _mesh_around(op) or _first_mesh(module)
-    if mesh is None:
-        return
     if op.name == "stablehlo.reduce":
         reduced = set(ir.DenseI64ArrayAttr(op.attributes["dimensions"]))
     else:
         window = ir.DenseI64ArrayAttr(op.attributes["window_dimensions"])
         reduced = {dim for dim, size in enumerate(window) if size != 1}
-    rank = len(ir.RankedTensorType(op.operands[0].type).shape)
-    dims = [sdy.DimensionShardingAttr.get([], is_closed=dim in reduced) for dim in range(rank)]
+    _constrain(op, 0, reduced, module)
+
+
+def _constrain(op: Any, number: int, whole: set[int], module: Any) -> None:
+    """Let every device have an operand along the dims ``whole``."""
+    mesh = _mesh_around(op) or _first_mesh(module)
+    if mesh is None:
+        return
+    rank = len(ir.RankedTensorType(op.operands[number].type).shape)
+    dims = [sdy.DimensionShardingAttr.get([], is_closed=dim in whole) for dim in range(rank)]
     sharding = sdy.TensorShardingAttr.get(ir.FlatSymbolRefAttr.get(mesh), dims)
     with ir.InsertionPoint(op), op.location:
-        op.operands[0] = sdy.ShardingConstraintOp(op.operands[0], sharding).result
+        op.operands[number] = sdy.ShardingConstraintOp(op.operands[number], sharding).result
 
 
 def _mesh_around(op: Any) -> str | None:

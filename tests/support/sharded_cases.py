@@ -151,6 +151,13 @@ def case_windows():
     check(net, image, kernel, places=places)
     check(jax.grad(lambda x, k: (net(x, k) ** 2).sum(), (0, 1)), image, kernel, places=places)
     check(lambda x: lax.reduce_window(x, np.float32(2), lax.add, (3, 3), (1, 1), "SAME"), X)
+    for size, stride in ((2, 1), (3, 1), (4, 2), (3, 2)):
+
+        def largest(x, size=size, stride=stride):
+            y = lax.reduce_window(x, -np.inf, lax.max, (size, size), (stride, stride), "SAME")
+            return (y**3).sum()
+
+        check(jax.grad(largest), X, places=(*PLACES[:3], (PAIRS, P(None, "a"))))
 
 
 def case_reductions_from_other_values():
