@@ -26,6 +26,7 @@ from jaxlib.mlir.dialects import chlo, mhlo, sdy, stablehlo
 
 from neuronx_cc.driver.jax_backend.meshes import mesh_devices
 from neuronx_cc.driver.jax_backend.partition_calls import Calls
+from neuronx_cc.driver.jax_backend.partition_pads import prepare_pads
 from neuronx_cc.driver.jax_backend.partition_reductions import prepare_reductions
 from neuronx_cc.driver.jax_backend.partition_rows import prepare_rows, register
 from neuronx_cc.driver.jax_backend.partition_scatters import prepare_scatters
@@ -199,6 +200,7 @@ def _compile(request: Request, module: Any, folder: str) -> Exception | None:
         ("xla_disable_hlo_passes", ",".join(LATER_PASSES)),
     ]
     CALLS.prepare(module)
+    prepare_pads(module)
     prepare_reductions(module)
     prepare_top_k(module)
     prepare_rows(module)

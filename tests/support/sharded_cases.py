@@ -43,6 +43,7 @@ def layers(x, w):
 
 def case_pads_and_slices():
     check(lambda x: (jnp.pad(x, ((1, 2), (0, 3))), x[:, 1:], x[3:-2], jnp.roll(x, 5, 0)), X)
+    check(lambda x: lax.pad(x, np.float32(2), ((-1, 0, 1), (0, -2, 2))), X)
     check(lambda x, i: (lax.dynamic_slice(x, (0, i), (16, 5)), lax.dynamic_slice(x, (i, 0), (3, 24))), X, np.int32(4))
     check(jax.grad(lambda x: (x[3] ** 2).sum() + (x[:, 1:] ** 3).sum() + x[jnp.array([1, 5, 1])].prod(0).sum()), X)
 
