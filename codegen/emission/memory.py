@@ -1,8 +1,8 @@
 """Memory arenas: first fit after a moving cursor, so that freed bytes are reused as late as possible.
 
-Reuse is what serialises engines, hence the cursor. In HBM it turns where nothing has lain yet, so that a program takes
-little more than what it holds at a time. An allocation remembers the earlier owners of its
-bytes; synchronisation waits for their accesses.
+Reuse is what serialises engines, hence the cursor. In HBM a gap of about the size is taken first, and what is small
+leaves large gaps alone, so that a program takes little more than what it holds at a time. An allocation remembers the
+earlier owners of its bytes; synchronisation waits for their accesses.
 """
 
 from bisect import bisect_left, bisect_right, insort
@@ -13,6 +13,10 @@ from neuronx_cc.codegen.emission.accesses import Alloc, Hazard
 from neuronx_cc.codegen.emission.history import History
 from neuronx_cc.ir.isa.program import Space
 
+SLACK = 1.25
+"""Times what is placed there, a gap in HBM that is taken as the next one, not as the smallest."""
+LARGE = 8
+"""Times an array that is small, a gap in HBM that is kept for others, or what is used."""
 ROOM_BITS = 7
 """Of the room that plans know: a step is at most one part in 64."""
 
@@ -76,14 +80,36 @@ class Arena:
         if from_top:
             fitting = [hi - nbytes for lo, hi in self._gaps if hi - lo >= nbytes]
             return self._take(max(fitting), nbytes, name) if fitting else None
-        turn = self.peak if self.space is Space.HBM else self.capacity
-        for low, high in dict.fromkeys(((self._cursor, turn), (0, turn), (0, self.capacity))):
+        start = self._snug(nbytes) if self.space is Space.HBM else self._next(nbytes)
+        if start is None:
+            return None
+        self._cursor = (start + nbytes) % self.capacity
+        return self._take(start, nbytes, name)
+
+    def _next(self, nbytes: int) -> int | None:
+        """The first place after the cursor."""
+        for low in (self._cursor, 0):
             for lo, hi in self._gaps[bisect_right(self._gaps, low, key=_hi_of_piece) :]:
                 start = max(lo, low)
-                if min(hi, high) - start >= nbytes:
-                    self._cursor = (start + nbytes) % self.capacity
-                    return self._take(start, nbytes, name)
+                if hi - start >= nbytes:
+                    return start
         return None
+
+    def _snug(self, nbytes: int) -> int | None:
+        """Of gaps between what is used, the next after the cursor that is little larger, else the smallest.
+
+        What is small beside all of them lies behind what has been used: a gap serves something large once more.
+        """
+        fitting = [(lo, hi) for lo, hi in self._gaps if hi - lo >= nbytes]
+        if not fitting:
+            return None
+        between = [(lo, hi) for lo, hi in fitting if hi <= self.peak]
+        snug = [lo for lo, hi in between if hi - lo <= SLACK * nbytes]
+        if snug:
+            return min(snug, key=lambda lo: (lo < self._cursor, lo))
+        lo, hi = min(between, key=lambda gap: (gap[1] - gap[0], gap[0]), default=fitting[-1])
+        small = nbytes * LARGE < min(hi - lo, self.peak)
+        return fitting[-1][0] if small else lo
 
     def _take(self, lo: int, nbytes: int, name: str) -> Alloc:
         hi = lo + nbytes

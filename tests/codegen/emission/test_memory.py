@@ -103,6 +103,20 @@ def test_hbm_is_reused_before_more_of_it_is_taken() -> None:
     assert fixed.lo == peak, "what the program finds there at its start nothing has written"
 
 
+def test_small_arrays_leave_large_gaps_in_hbm_alone() -> None:
+    arena = Arena(Space.HBM, 1 << 20, ALIGNMENT)
+    large, kept = arena.allocate(64 << 10), arena.allocate(64 << 10)
+    assert large is not None
+    assert kept is not None
+    arena.free(large)
+    small = arena.allocate(1 << 10)
+    assert small is not None
+    assert small.lo == kept.hi
+    again = arena.allocate(60 << 10)
+    assert again is not None
+    assert again.lo == large.lo
+
+
 def test_full() -> None:
     arena = Arena(Space.PSUM, 2048, 2048)
     assert arena.allocate(1) is not None
