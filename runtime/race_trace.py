@@ -20,12 +20,16 @@ from neuronx_cc.ir.isa.format import BRANCH, ELSE, END, INSTRUCTION, LOOP, WHILE
 from neuronx_cc.ir.isa.program import DECIDER, Branch, Else, Instr, Loop, Program, Ref, Stream, While
 from neuronx_cc.ir.isa.registers import Load, RegisterRanges
 from neuronx_cc.runtime.footprints import Dims, Footprints, Patterns
+from neuronx_cc.runtime.host_memory import require
 from neuronx_cc.runtime.intervals import Array
 from neuronx_cc.runtime.race_sites import check_nesting, describe, dynamic_rows, location, loop_sizes, operands
 
-MAX_ROWS = 1 << 24
-"""Some 50 bytes each. Loops of compiled programs stream data through SBUF, so memory itself bounds their trips; what is
-repeated more often is a region."""
+MAX_ROWS = 1 << 25
+"""Loops of compiled programs stream data through SBUF, so memory itself bounds their trips; what is repeated more often
+is a region. A ConvMixer of 32 layers has 17 million: half of them are depthwise convolutions once more, group by group,
+in case that sums are not finite."""
+ROW_BYTES = 64
+"""Of the host's memory, about, until they are checked."""
 STREAMS = tuple(Stream)
 """A stream's place here is its slot."""
 _SLOT = {stream: slot for slot, stream in enumerate(STREAMS)}
@@ -145,6 +149,7 @@ class Unrolling:
                 f"{len(program.records)} records make {rows} instructions, waits and accesses when their loops run; "
                 f"the race check looks at up to {MAX_ROWS}",
             )
+        require(rows * ROW_BYTES, lambda: f"the race check of {rows} instructions, waits and accesses")
         loads = [
             Load(row, record.stream, *map(int, record.imm))
             for row, record in enumerate(program.records)
