@@ -3,7 +3,8 @@
 Ops that are asked about carry a number, by which they are found again in a copy that Shardy has gone through.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
+from math import prod
 from typing import Any
 
 from jaxlib.mlir import ir
@@ -106,3 +107,42 @@ def ops_named(module: Any, names: Sequence[str]) -> Iterator[Any]:
 
     module.operation.walk(note, ir.WalkOrder.PRE_ORDER)
     yield from found
+
+
+class Constraints:
+    """Constraints on values of one module."""
+
+    def __init__(self, mesh: str, sizes: dict[str, int]) -> None:
+        self.mesh, self.sizes = mesh, sizes
+        self.made = 0
+
+    def rows(self, value: Any, axes: Axes | None, added: Sequence[str], but: Container[int] = ()) -> Axes | None:
+        """``axes``, and ``added`` on the first dim, none of ``but``, that they divide; None if there is no such dim."""
+        if axes is None:
+            return None
+        axes = tuple(tuple(axis for axis in dim if axis not in added) for dim in axes)
+        for dim, (size, old) in enumerate(zip(ir.RankedTensorType(value.type).shape, axes, strict=True)):
+            if dim not in but and size % prod(self.sizes[axis] for axis in (*old, *added)) == 0:
+                return tuple((*each, *added) if at == dim else each for at, each in enumerate(axes))
+        return None
+
+    def operand(self, op: Any, number: int, axes: Axes | None, closed: bool) -> None:
+        """Of what ``op`` reads."""
+        if axes is not None:
+            with ir.InsertionPoint(op), op.location:
+                op.operands[number] = self._constraint(op.operands[number], axes, closed).result
+
+    def value(self, op: Any, result: Any, axes: Axes | None, closed: bool) -> None:
+        """Of what everyone reads of a result of ``op``."""
+        if axes is not None:
+            with ir.InsertionPoint.after(op), op.location:
+                made = self._constraint(result, axes, closed)
+            result.replace_all_uses_except(made.result, made.operation)
+
+    def _constraint(self, value: Any, axes: Axes, closed: bool) -> Any:
+        self.made += 1
+        dims = [
+            sdy.DimensionShardingAttr.get([sdy.AxisRefAttr.get(axis) for axis in dim], is_closed=closed) for dim in axes
+        ]
+        sharding = sdy.TensorShardingAttr.get(ir.FlatSymbolRefAttr.get(self.mesh), dims)
+        return sdy.ShardingConstraintOp(value, sharding)

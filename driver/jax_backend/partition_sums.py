@@ -10,13 +10,12 @@ may choose (``FREE``), and gathers weights where these are few. Which of the thr
 
 from collections import defaultdict
 from collections.abc import Iterable
-from math import prod
 from typing import Any
 
 from jaxlib.mlir import ir
-from jaxlib.mlir.dialects import sdy, stablehlo
+from jaxlib.mlir.dialects import stablehlo
 
-from neuronx_cc.driver.jax_backend.partition_shardings import Axes, Found, meshes_of, ops_named, shardings_of
+from neuronx_cc.driver.jax_backend.partition_shardings import Constraints, Found, meshes_of, ops_named, shardings_of
 
 PINNED, FREE = "pinned", "free"
 CONTRACTIONS = ("stablehlo.dot_general", "stablehlo.convolution")
@@ -40,12 +39,12 @@ def spread(module: Any, kind: str) -> bool:
     summed = [axes if op.results[0] in ends else () for (op, _), axes in zip(known, summed, strict=True)]
     sums = [(op, each.results[0], axes) for (op, each), axes in zip(known, summed, strict=True) if axes]
     reached = {axes: flow.after([op.results[0] for op, _, some in sums if some == axes]) for _, _, axes in sums}
-    constrain = _Constraints(mesh, sizes)
+    constrain = Constraints(mesh, sizes)
     if kind == PINNED:
         for (op, each), axes in zip(known, summed, strict=True):
             _pin(op, each, bool(axes), reached, constrain)
     for op, made, axes in sums:
-        constrain.result(op, constrain.rows(op.results[0], made, axes), closed=False)
+        constrain.value(op, op.results[0], constrain.rows(op.results[0], made, axes), closed=False)
     for number, kept in enumerate(ended.operands if ended is not None else ()):
         if free[number] and isinstance(end.operands[number].type, ir.RankedTensorType):
             constrain.operand(end, number, kept, closed=True)
@@ -73,12 +72,10 @@ def _summed(op: Any, found: Found) -> tuple[str, ...]:
     else:
         numbers = stablehlo.ConvDimensionNumbers(op.attributes["dimension_numbers"])
         pairs = [(numbers.input_feature_dimension, numbers.kernel_input_feature_dimension)]
-    kept = {axis for dim in made for axis in dim}
-    both = [axis for one, other in pairs for axis in lhs[one] if axis in rhs[other] and axis not in kept]
-    return tuple(sorted(both))
+    return tuple(sorted(axis for one, other in pairs for axis in lhs[one] if axis in rhs[other]))
 
 
-def _pin(op: Any, found: Found, summed: bool, reached: dict[tuple[str, ...], set[Any]], to: "_Constraints") -> None:
+def _pin(op: Any, found: Found, summed: bool, reached: dict[tuple[str, ...], set[Any]], to: Constraints) -> None:
     """Hold operands and result of a contraction as Shardy has them; rows of what is whole are gathered here."""
     concerned = {axis for axes in reached for axis in axes}
     used = {axis for each in (*found.operands, *found.results) for dim in each or () for axis in dim}
@@ -94,42 +91,7 @@ def _pin(op: Any, found: Found, summed: bool, reached: dict[tuple[str, ...], set
         if kept & concerned or op.operands[number] != value:
             to.operand(op, number, axes, closed=True)
     if not summed and (made := found.results[0]) is not None and {axis for dim in made for axis in dim} & concerned:
-        to.result(op, made, closed=True)
-
-
-class _Constraints:
-    """Constraints on values of one module."""
-
-    def __init__(self, mesh: str, sizes: dict[str, int]) -> None:
-        self.mesh, self.sizes = mesh, sizes
-        self.made = 0
-
-    def rows(self, value: Any, axes: Axes | None, added: tuple[str, ...]) -> Axes | None:
-        """``axes``, and ``added`` on the first dim that they divide; None where there is none."""
-        shape = ir.RankedTensorType(value.type).shape
-        for dim, (size, old) in enumerate(zip(shape, axes or (), strict=axes is not None)):
-            if size % prod(self.sizes[axis] for axis in (*old, *added)) == 0:
-                return tuple((*each, *added) if at == dim else each for at, each in enumerate(axes or ()))
-        return None
-
-    def operand(self, op: Any, number: int, axes: Axes | None, closed: bool) -> None:
-        if axes is not None:
-            with ir.InsertionPoint(op), op.location:
-                op.operands[number] = self._constraint(op.operands[number], axes, closed).result
-
-    def result(self, op: Any, axes: Axes | None, closed: bool) -> None:
-        if axes is not None:
-            with ir.InsertionPoint.after(op), op.location:
-                made = self._constraint(op.results[0], axes, closed)
-            op.results[0].replace_all_uses_except(made.result, made.operation)
-
-    def _constraint(self, value: Any, axes: Axes, closed: bool) -> Any:
-        self.made += 1
-        dims = [
-            sdy.DimensionShardingAttr.get([sdy.AxisRefAttr.get(axis) for axis in dim], is_closed=closed) for dim in axes
-        ]
-        sharding = sdy.TensorShardingAttr.get(ir.FlatSymbolRefAttr.get(self.mesh), dims)
-        return sdy.ShardingConstraintOp(value, sharding)
+        to.value(op, op.results[0], made, closed=True)
 
 
 class _Flow:

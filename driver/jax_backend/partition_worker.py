@@ -26,12 +26,13 @@ from jaxlib.mlir.dialects import chlo, mhlo, sdy, stablehlo
 
 from neuronx_cc.driver.jax_backend.meshes import mesh_devices
 from neuronx_cc.driver.jax_backend.partition_calls import Calls
+from neuronx_cc.driver.jax_backend.partition_orders import prepare_orders
 from neuronx_cc.driver.jax_backend.partition_pads import prepare_pads
 from neuronx_cc.driver.jax_backend.partition_reductions import prepare_reductions
 from neuronx_cc.driver.jax_backend.partition_rows import prepare_rows, register
 from neuronx_cc.driver.jax_backend.partition_scatters import prepare_scatters
 from neuronx_cc.driver.jax_backend.partition_sums import FREE, PINNED, spread
-from neuronx_cc.driver.jax_backend.partition_time import taken
+from neuronx_cc.driver.jax_backend.partition_time import Taken, taken
 from neuronx_cc.driver.jax_backend.partition_top_k import prepare_top_k
 from neuronx_cc.hlo_import.load import detect
 from neuronx_cc.hlo_import.wire import FieldSpec, decode
@@ -49,7 +50,7 @@ LATER_PASSES = (
 
 
 GAIN = 0.97
-"""Times the estimate of the partition as it comes that another one may take at most, for estimates are rough."""
+"""What the partition as it comes counts for, beside 1 for another one that takes as much: estimates are rough."""
 ROOM = 1.1
 """Times the memory of the partition as it comes that another one may hold."""
 _HLO_PROTO = {"HloProto": {1: FieldSpec("module", "bytes")}}
@@ -100,7 +101,7 @@ def partition(request: Request, code: bytes) -> tuple[Facts, bytes]:
         if not request["shardy"] or not request["spread"]:
             return plain
         others = [_attempt(request, code, context, kind) for kind in (PINNED, FREE)]
-        return _quickest(plain, [each for each in others if each is not None and each[0] == plain[0]])
+        return _least(plain, [each for each in others if each is not None and each[0] == plain[0]])
 
 
 def _attempt(request: Request, code: bytes, context: Any, kind: str) -> tuple[Facts, bytes] | None:
@@ -123,14 +124,19 @@ def _partitioned(request: Request, module: Any) -> tuple[Facts, bytes]:
     return _facts(local, (request["replicas"], request["partitions"])), local
 
 
-def _quickest(plain: tuple[Facts, bytes], others: list[tuple[Facts, bytes]]) -> tuple[Facts, bytes]:
-    """The partition that takes least time by estimate; ``plain`` unless another gains, and holds no more."""
+def _least(plain: tuple[Facts, bytes], others: list[tuple[Facts, bytes]]) -> tuple[Facts, bytes]:
+    """The partition that takes least time and memory by estimate; ``plain`` unless another gains."""
     if not others:
         return plain
     before = taken(plain[1])
-    rest = [(after.nanoseconds, each) for each in others if (after := taken(each[1])).held <= ROOM * before.held]
-    least, best = min(rest, key=lambda each: each[0], default=(before.nanoseconds, plain))
-    return best if least < GAIN * before.nanoseconds else plain
+    costs = [(GAIN, plain), *((_cost(taken(each[1]), before), each) for each in others)]
+    return min(costs, key=lambda each: each[0])[1]
+
+
+def _cost(after: Taken, before: Taken) -> float:
+    """In parts of ``before``: time and half as much memory; infinite where it takes more time, or much more room."""
+    time, room = after.nanoseconds / max(1.0, before.nanoseconds), after.held / max(1, before.held)
+    return time * room**0.5 if time <= 1 and room <= ROOM else float("inf")
 
 
 def _whole(request: Request) -> Facts:
@@ -201,8 +207,10 @@ def _compile(request: Request, module: Any, folder: str) -> Exception | None:
     ]
     CALLS.prepare(module)
     prepare_pads(module)
-    prepare_reductions(module)
     prepare_top_k(module)
+    if request["shardy"]:
+        prepare_orders(module)
+    prepare_reductions(module)
     prepare_rows(module)
     if request["shardy"]:
         prepare_scatters(module)

@@ -117,6 +117,24 @@ def case_orders():
     check(lambda x: (lax.top_k(x, 3), jnp.take_along_axis(x, jnp.argsort(x, 1), 1), jnp.cumsum(x, 0)), X)
 
 
+def case_orders_along_split_dims():
+    """Devices exchange their parts where another dim can be divided; none computes what another one does."""
+    given = jax.device_put(X, NamedSharding(ROWS, P(None, "a")))
+    for function in (
+        lambda x: jnp.sort(x, 1),
+        lambda x: lax.top_k(x, 3),
+        jax.grad(lambda x: (jnp.sort(x, 1) ** 2 * jnp.arange(24)).sum()),
+        lambda x: jnp.cumsum(x, 1),
+        lambda x: lax.cumlogsumexp(x, 1),
+        lambda x: jnp.median(x, 1),
+    ):
+        check(function, X)
+        text = jax.jit(function).lower(given).compile().as_text()
+        assert "computed_alike" not in text.splitlines()[0], text.splitlines()[0]
+        assert " all-to-all(" in text
+        check(function, X[:7], places=((ROWS, P(None, "a")), (PAIRS, P(None, "b"))))
+
+
 def case_indices():
     places = np.array([3, 1, 7, 7], np.int32)
     rows = X[:4]
