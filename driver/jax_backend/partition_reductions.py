@@ -11,6 +11,8 @@ from typing import Any
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import sdy, stablehlo
 
+from neuronx_cc.driver.jax_backend.partition_shardings import has_manual_parts, replicate
+
 _GRADIENT = "stablehlo.select_and_scatter"
 _IDEMPOTENT = ("stablehlo.maximum", "stablehlo.minimum", "stablehlo.and", "stablehlo.or")
 """Any number of devices may start from the initial value."""
@@ -108,6 +110,8 @@ def _constrain(op: Any, number: int, whole: set[int], module: Any) -> None:
     """Let every device have an operand along the dims ``whole``."""
     mesh = _mesh_around(op) or _first_mesh(module)
     if mesh is None:
+        if not has_manual_parts(module):
+            replicate(op, number)
         return
     rank = len(ir.RankedTensorType(op.operands[number].type).shape)
     dims = [sdy.DimensionShardingAttr.get([], is_closed=dim in whole) for dim in range(rank)]

@@ -12,22 +12,45 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
 
 from neuronx_cc.driver.jax_backend.partition_reductions import number_of
-from neuronx_cc.driver.jax_backend.partition_shardings import Found, meshes_of, ops_named, shardings_of
+from neuronx_cc.driver.jax_backend.partition_shardings import (
+    Found,
+    has_manual_parts,
+    meshes_of,
+    ops_named,
+    replicate,
+    shardings_of,
+)
 
 _SCATTER = "stablehlo.scatter"
 
 
-def prepare_scatters(module: Any) -> None:
-    """Pad the updates of scatters in ``module``, StableHLO with Shardy's annotations, where that is needed."""
+def prepare_scatters(module: Any, partitions: int) -> None:
+    """Pad the updates of scatters in ``module``, StableHLO, where that is needed.
+
+    With GSPMD's annotations every device has the updates that ``partitions`` do not divide: nobody says how they lie.
+    """
+    ops = [op for op in ops_named(module, (_SCATTER,)) if len(_pairs(op)) > 0]
     meshes = meshes_of(module)
+    if not meshes:
+        _replicate(module, ops, partitions)
+        return
     sizes = next(iter(meshes.values()), {})
     if len(meshes) != 1 or sum(size > 1 for size in sizes.values()) < 2:
         return
-    ops = [op for op in ops_named(module, (_SCATTER,)) if len(_pairs(op)) > 0]
     for op, found in zip(ops, shardings_of(module, ops) if ops else (), strict=True):
         if found is not None:
             for update_dim, index_dim in _pairs(op):
                 _pad(op, update_dim, index_dim, _parts(found, update_dim, index_dim, sizes))
+
+
+def _replicate(module: Any, ops: list[Any], partitions: int) -> None:
+    if has_manual_parts(module):
+        return
+    for op in ops:
+        shape = ir.RankedTensorType(op.operands[_place(op)].type).shape
+        if any(shape[dim] % partitions for _, dim in _pairs(op)):
+            for number in range(_place(op), len(op.operands)):
+                replicate(op, number)
 
 
 def _numbers(op: Any) -> Any:

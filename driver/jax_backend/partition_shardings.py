@@ -8,7 +8,7 @@ from math import prod
 from typing import Any
 
 from jaxlib.mlir import ir
-from jaxlib.mlir.dialects import sdy
+from jaxlib.mlir.dialects import sdy, stablehlo
 from jaxlib.mlir.passmanager import PassManager
 
 PIPELINE = "builtin.module(sdy-propagation-pipeline)"
@@ -94,6 +94,24 @@ def meshes_of(module: Any) -> dict[str, dict[str, int]]:
             axes = [sdy.MeshAxisAttr(axis) for axis in sdy.MeshAttr(op.attributes["mesh"]).axes]
             found[str(ir.StringAttr(op.attributes["sym_name"]).value)] = {axis.name: axis.size for axis in axes}
     return found
+
+
+def replicate(op: Any, number: int) -> None:
+    """Let every device have an operand of ``op``, in a module with GSPMD's annotations."""
+    with ir.InsertionPoint(op), op.location:
+        value = op.operands[number]
+        call = stablehlo.CustomCallOp([value.type], [value], ir.StringAttr.get("Sharding"))
+        call.operation.attributes["mhlo.sharding"] = ir.StringAttr.get("{replicated}")
+        op.operands[number] = call.results[0]
+
+
+def has_manual_parts(module: Any) -> bool:
+    """Whether a module with GSPMD's annotations has computations that each device does by itself."""
+    return any(_target(op).startswith("SPMD") for op in ops_named(module, ("stablehlo.custom_call",)))
+
+
+def _target(op: Any) -> str:
+    return str(ir.StringAttr(op.attributes["call_target_name"]).value)
 
 
 def ops_named(module: Any, names: Sequence[str]) -> Iterator[Any]:

@@ -212,8 +212,7 @@ def _compile(request: Request, module: Any, folder: str) -> Exception | None:
         prepare_orders(module)
     prepare_reductions(module)
     prepare_rows(module)
-    if request["shardy"]:
-        prepare_scatters(module)
+    prepare_scatters(module, partitions)
     try:
         devices = _client(replicas * partitions).devices()[: replicas * partitions]
         _client(replicas * partitions).compile_and_load(module, _jax.DeviceList(tuple(devices)), options)

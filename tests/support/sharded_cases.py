@@ -219,6 +219,9 @@ def case_gspmd_annotations():
     with jax.use_shardy_partitioner(False) if hasattr(jax, "use_shardy_partitioner") else _without_shardy():
         check(lambda x: (x @ x.T, jnp.pad(x, 1), x.sum(0)), X)
         check(lambda x: (jnp.abs(jnp.linalg.qr(x.reshape(16, 6, 4))[1]), jnp.abs(jnp.fft.rfft(x))), X)
+        case_updates_in_unequal_parts()
+        case_windows()
+        case_reductions_from_other_values()
 
 
 class _without_shardy:
