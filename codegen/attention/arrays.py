@@ -38,6 +38,16 @@ class Array:
     outer: tuple[Atom, ...]
     """Of each dim around."""
     stream: Stream
+    chunk: int = 0
+    """Bytes from a block of rows on the partitions to the next."""
+
+    def rows(self, indices: Sequence[Affine], start: Affine, size: int) -> Block:
+        """``size`` rows from ``start`` on, as [row, other]; on chip a block of rows."""
+        block = self.at(indices)
+        if not self.row.partition:
+            return block.index(0, start, size).select([0, 2])
+        blocks = Affine(start.const // self.row.size, tuple([(each, by // self.row.size) for each, by in start.terms]))
+        return block.moved(blocks * self.chunk).select([0, 2]).on_partitions(size)
 
     def at(self, indices: Sequence[Affine]) -> Block:
         """What lies at ``indices`` of the dims around, as [row, column, other]."""
@@ -63,9 +73,11 @@ class Arrays:
     """What steps read."""
 
 
-def arrays_of(context: Context, attention: Attention) -> Arrays:
-    """Find or make a home of each array that has rows and columns in one piece."""
-    result = _written(context, attention)
+def arrays_of(context: Context, attention: Attention, home: View | None = None) -> Arrays:
+    """Find or make a home of each array that has rows and columns in one piece; ``home`` is that of the result, if it
+    stays on chip.
+    """
+    result = _written(context, attention, home or _stored(context, attention))
     order, heads = _order(attention)
     dims = [attention.dims[axis] for axis in order]
     for homes in ((context.hbm, partial(_repeated, context), context.dense), (context.dense,)):
@@ -75,21 +87,25 @@ def arrays_of(context: Context, attention: Attention) -> Arrays:
         if space is not None:
             break
     assert space is not None, "dense arrays nest"
-    found = [
-        Array(
-            each.view,
-            _one(each.view.dims[attention.row], attention.dims[attention.row]),
-            _one(each.view.dims[attention.column], attention.dims[attention.column]),
-            each.other,
-            tuple(atoms),
-            each.stream,
-        )
-        for each, atoms in zip(bound, space.atoms, strict=True)
-    ]
+    found = [_array(attention, each, atoms) for each, atoms in zip(bound, space.atoms, strict=True)]
     masks = {each.value: array for each, array in zip(bound[3:-1], found[3:-1], strict=True)}
     queries, keys, values = found[:3]
     heads = sum(axis < heads for axis in space.axes)
     return Arrays(tuple(space.sizes), heads, queries, keys, values, found[-1], masks)
+
+
+def _array(attention: Attention, bound: _Bound, around: Sequence[Atom]) -> Array:
+    *outer, rows = bound.view.dims[attention.row] or (Atom(attention.dims[attention.row], 0),)
+    chunk = outer[0].stride if outer and rows.partition else 0
+    return Array(
+        bound.view,
+        rows if rows.partition else _one(bound.view.dims[attention.row], attention.dims[attention.row]),
+        _one(bound.view.dims[attention.column], attention.dims[attention.column]),
+        bound.other,
+        tuple(around),
+        bound.stream,
+        chunk,
+    )
 
 
 def _repeated(context: Context, value: hlo.SSAValue) -> View:
@@ -168,20 +184,22 @@ def _is_scattered(context: Context, value: hlo.SSAValue, view: View, within: Seq
     return pays(context, value, view, nbytes, context.timing.transfer(nbytes, size).bound)
 
 
-def _written(context: Context, attention: Attention) -> _Bound:
-    """The result, stored as its only reader wants it, but for its rows, which are stored as they are made."""
+def _written(context: Context, attention: Attention, home: View) -> _Bound:
+    context.homes[attention.result] = [home]
+    view, other = attention.made(home)
+    assert view is not None, "a dense array aligns"
+    return _Bound(attention.result, view, _one(other.dims[0], 1), Stream.DMA_STORE)
+
+
+def _stored(context: Context, attention: Attention) -> View:
+    """A home of the result in HBM, as its only reader wants it, but for its rows, which are stored as they are made."""
     value = attention.result
     shape = hlo.shape_of(value)
     if value in context.outputs:
-        home = context.new_hbm(value)
-    else:
-        order = stored_order(attention)
-        stored = context.own_hbm(value, hlo.Shape(shape.dtype, tuple(shape.dims[axis] for axis in order)))
-        home = stored.transpose([order.index(axis) for axis in range(shape.rank)])
-    context.homes[value] = [home]
-    view, other = attention.made(home)
-    assert view is not None, "a dense array aligns"
-    return _Bound(value, view, _one(other.dims[0], 1), Stream.DMA_STORE)
+        return context.new_hbm(value)
+    order = stored_order(attention)
+    stored = context.own_hbm(value, hlo.Shape(shape.dtype, tuple(shape.dims[axis] for axis in order)))
+    return stored.transpose([order.index(axis) for axis in range(shape.rank)])
 
 
 def stored_order(attention: Attention) -> list[int]:

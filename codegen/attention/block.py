@@ -251,8 +251,11 @@ class Work(Operands):
         self._mark(self.attention.product)
         sums, heads = self._sums_so_far(under), self.schedule.together
         inverse = self._inverse(sums) if under.is_last else None
-        target = self.arrays.result.at(under.at).index(0, rows.start, rows.size).select([0, 2])
-        out = self._tile("result", target.dtype, [heads, p.width], rows.size) if under.is_last else None
+        target = self.arrays.result.rows(under.at, rows.start, rows.size)
+        target = self._of_heads(self.arrays.result, target, heads)
+        out = None
+        if under.is_last:
+            out = target if p.stays else self._tile("result", target.dtype, [heads, p.width], rows.size)
         for head, beside in pieces(heads, max(1, self.context.sizes.bank_columns // p.width)):
             bank = tile_in(builder, self._sums, [beside, p.width], "f32", rows.size, True)
             for number in range(beside):
@@ -267,8 +270,8 @@ class Work(Operands):
             result = self._result_so_far(under, bank)
             if out is not None and inverse is not None:
                 self._divide(out.index(1, Affine(head), beside), result, inverse.index(1, Affine(head), beside))
-        if out is not None:
-            copy(builder, self._of_heads(self.arrays.result, target, heads), out, self.arrays.result.stream)
+        if out is not None and not p.stays:
+            copy(builder, target, out, self.arrays.result.stream)
 
     def _divide(self, out: Block, result: Block, inverse: Block) -> None:
         """``out = result`` [row, head, feature] times what is one number a row and head."""

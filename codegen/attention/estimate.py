@@ -24,7 +24,7 @@ from neuronx_cc.codegen.dots.schedule import FEW
 from neuronx_cc.codegen.movement.halves import transposing
 from neuronx_cc.codegen.residents import RESIDENT_VALUE_SHARE
 from neuronx_cc.ir.isa.program import Stream
-from neuronx_cc.ir.isa.timing import F32, F32_PSUM, Tile, Timing, Work, total
+from neuronx_cc.ir.isa.timing import F32, F32_PSUM, NOTHING, Tile, Timing, Work, total
 from neuronx_cc.ir.types import itemsize
 
 OVERLAP = 1.5
@@ -176,7 +176,9 @@ def loads_of(problem: Problem, schedule: Schedule, timing: Timing) -> tuple[Work
     neighbours = heads if values else 1 if p.banded else max(1, columns // sizes.rows)
     staged = loaded(columns, columns, keys) + timing.transfer(heads * columns * feature, neighbours * feature)
     span = min(p.rows, schedule.span * sizes.columns)
-    made = timing.transfer(heads * rows * p.width * 4, (heads if result else 1) * p.width * 4, "write")
+    made = NOTHING
+    if not p.stays:
+        made = timing.transfer(heads * rows * p.width * 4, (heads if result else 1) * p.width * 4, "write")
     beside = [each for each in ((heads, p.read - p.shared), (1, p.shared)) if each[1]]
     read = total([timing.transfer(count * rows * columns * each, columns * each) for count, each in beside])
     return staged, loaded(rows, span, queries) + made + read

@@ -21,6 +21,7 @@ from neuronx_cc.codegen.attention.arrays import Arrays, arrays_of
 from neuronx_cc.codegen.attention.block import Work
 from neuronx_cc.codegen.attention.choose import problem_of
 from neuronx_cc.codegen.attention.estimate import choose
+from neuronx_cc.codegen.attention.home import on_chip
 from neuronx_cc.codegen.attention.operands import Rows, Staged, Under, stagings
 from neuronx_cc.codegen.attention.packed import Packed
 from neuronx_cc.codegen.attention.pattern import Attention
@@ -57,9 +58,11 @@ def lower(context: Context, attention: Attention) -> None:
         dtype = hlo.shape_of(operand).dtype
         context.fixed.identity(carrier_of(dtype, context.moves_values(dtype)))
     context.fixed.ones(context.sizes.columns, pe_dtype(attention.scores))
-    arrays = arrays_of(context, attention)
+    home = on_chip(context, attention)
+    arrays = arrays_of(context, attention, home)
     problem = problem_of(context, attention, builder.sbuf.largest_gap())
-    problem = replace(problem, beside=arrays.sizes[arrays.heads - 1] if arrays.heads else 1)
+    beside = arrays.sizes[arrays.heads - 1] if arrays.heads else 1
+    problem = replace(problem, beside=beside, stays=home is not None)
     schedule = choose(problem, context.timing)
     if schedule is None:
         raise NoRoomLeft(attention.scores)

@@ -110,6 +110,8 @@ class Problem:
     """Whether TensorE may transpose 16-bit values as such."""
     room: int
     """Bytes of each partition of SBUF."""
+    stays: bool = False
+    """Whether the result stays on chip, rows on the partitions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +154,7 @@ class Schedule:
             + (f", {self.pack} heads to a block" if self.pack else "")
             + (f", {self.together} heads together" if self.together > 1 else "")
             + (", columns on the partitions" if self.upright else "")
+            + (", the result stays on chip" if p.stays else "")
         )
 
 
@@ -273,7 +276,7 @@ def candidates(problem: Problem, sizes: Sizes) -> Iterator[Schedule]:
     found += [Schedule(2, staged, p.columns, BUNCH, together=heads) for heads in beside for staged in {2, ahead}]
     own = p.groups * p.rows
     packs = [heads for heads in range(1, p.beside + 1) if not p.beside % heads and heads * own <= sizes.columns]
-    if not p.banded:
+    if not p.banded and not p.stays:
         under = (2, STAGED), (2, 3), (2, 2), (1, 1)
         found += [Schedule(scores, staged, p.columns, BUNCH, pack) for pack in packs for scores, staged in under]
         if p.depth <= sizes.bank_columns:
