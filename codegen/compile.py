@@ -13,6 +13,7 @@ from neuronx_cc.codegen.blocks import Block
 from neuronx_cc.codegen.choose import Planner
 from neuronx_cc.codegen.context import Context, Left, Transposes
 from neuronx_cc.codegen.control.regions import write_back
+from neuronx_cc.codegen.dots.problem import DECODED
 from neuronx_cc.codegen.emission.views import View, linear
 from neuronx_cc.codegen.formation.graph import ELEMENTWISE, is_view
 from neuronx_cc.codegen.kernels import CONTRACTIONS, LOWERINGS
@@ -72,6 +73,11 @@ def lower_module(
                 del parts[0]
             if left is not None:
                 left.clear()
+
+
+def takes_codes(module: hlo.HloModule) -> bool:
+    """Whether there are parameters of codes that contractions decode."""
+    return any(hlo.shape_of(argument).dtype in DECODED for argument in module.entry.block.args)
 
 
 def _lower(module: hlo.HloModule, context: Context) -> tuple[Program, list[np.ndarray]]:

@@ -132,16 +132,19 @@ class Context:
         return found
 
     def trusts(self, value: hlo.SSAValue) -> bool:
-        """Whether ``value`` is a view of a parameter of the program whose codes are not NaN, which is noted then."""
-        source, arguments = base(value), self.module.entry.block.args
-        if not self.defined_codes or hlo.shape_of(source).dtype != hlo.shape_of(value).dtype:
+        """Whether ``value`` is read where a parameter of the program lies whose codes are not NaN, which is noted then;
+        in loops too, which read windows of what they do not change in place. Donated ones may be overwritten.
+        """
+        if not self.defined_codes:
             return False
-        if source not in arguments:
-            return False
-        variables, number = self.builder.program.variables, arguments.index(source)
-        at = next(at for at, each in enumerate(variables) if each.kind == "input" and each.index == number)
-        variables[at] = replace(variables[at], defined=True)
-        return True
+        place, variables = self.hbm(value), self.builder.program.variables
+        donated = {alias.parameter for alias in self.module.aliases} | {number for number, _ in self.module.donors}
+        for at, each in enumerate(variables):
+            kept = each.kind == "input" and each.index not in donated
+            if kept and each.offset == place.alloc.lo and each.dtype == place.dtype == hlo.shape_of(value).dtype:
+                variables[at] = replace(each, defined=True)
+                return True
+        return False
 
     def moves_values(self, dtype: str) -> bool:
         """Whether contractions transpose values of ``dtype`` as such: 16- and 8-bit types, when that is allowed."""

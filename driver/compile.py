@@ -6,6 +6,7 @@ Input: an HLO module as bytes or object, and the parsed options. Output: a ``Nef
 import hashlib
 import os
 from dataclasses import replace
+from functools import cache
 from typing import TYPE_CHECKING, BinaryIO
 
 from neuronx_cc.driver import files
@@ -62,11 +63,11 @@ def compile_loaded(
     parsed: "Parsed",
     session: Session,
     transposes: "Transposes | None" = None,
-    defined_codes: bool | None = None,
+    nan_codes: bool = False,
 ) -> "Neff":
     """Compile an imported module, which the passes change in place.
 
-    ``transposes`` and ``defined_codes`` as for ``lower_module``; as the options say by default.
+    ``transposes`` as for ``lower_module``; ``nan_codes`` as the option says, which may say so besides.
     """
     machine = planned_machine(parsed)
     context = run_pipeline(module, parsed, session, machine)
@@ -77,14 +78,14 @@ def compile_loaded(
         session.enter("trying schedules")
 
         def make(planner: "Planner") -> "Neff":
-            return generate(module.copy(), parsed, machine, [], transposes, None, planner, defined_codes)
+            return generate(module.copy(), parsed, machine, [], transposes, None, planner, nan_codes)
 
         planner = search(make, module, parsed, machine)
-        neff = generate(module, parsed, machine, warnings, transposes, None, planner, defined_codes)
+        neff = generate(module, parsed, machine, warnings, transposes, None, planner, nan_codes)
         neff.options = {**neff.options, **written(planner)}
     else:
         session.enter("generating code")
-        neff = generate(module, parsed, machine, warnings, transposes, defined_codes=defined_codes)
+        neff = generate(module, parsed, machine, warnings, transposes, nan_codes=nan_codes)
     dump_program(neff.program, parsed, session)
     return neff
 
@@ -97,25 +98,27 @@ def generate(
     transposes: "Transposes | None" = None,
     left: "list[Left] | None" = None,
     planner: "Planner | None" = None,
-    defined_codes: bool | None = None,
+    nan_codes: bool = False,
 ) -> "Neff":
     """Code generation alone, for a module after its passes; it is changed in place.
 
-    ``left`` is told what kernels leave in memory; ``planner`` knows what a search has found.
+    ``left`` is told what kernels leave in memory; ``planner`` knows what a search has found. A program that relies on
+    it that no code of its parameters is NaN can be made once more for parameters of which some are (``Neff.exact``).
     """
-    from neuronx_cc.codegen.compile import lower_module
+    from neuronx_cc.codegen.compile import lower_module, takes_codes
     from neuronx_cc.codegen.context import Transposes
     from neuronx_cc.ir.neff import Neff, PlannedFor
 
     given = transposes or Transposes.VALUES
     planner = planner or planner_of(parsed, machine)
-    trusted = parsed.flag("defined_codes") if defined_codes is None else defined_codes
+    trusted = not (nan_codes or parsed.flag("nan_codes"))
+    whole = module.copy() if trusted and takes_codes(module) else None
     program, constants = lower_module(module, machine, parsed.flag("fast_relayout"), given, left, planner, trusted)
     if parsed.values.get("print_schedules"):
         for kernel, line in program.schedules.items():
             print(f"{kernel}: {line}")
     program.debug = _described(module, program.debug)
-    return Neff(
+    neff = Neff(
         program,
         constants,
         {key: list(value) if isinstance(value, tuple) else value for key, value in parsed.recorded().items()},
@@ -126,6 +129,9 @@ def generate(
         parsed.flag("fast_loading_neuron_binaries"),
         PlannedFor(machine.name, machine.digest()),
     )
+    if whole is not None and any(variable.defined for variable in neff.inputs):
+        neff.exact = cache(lambda: generate(whole, parsed, machine, warnings, transposes, nan_codes=True))
+    return neff
 
 
 def planner_of(parsed: "Parsed", machine: Machine) -> "Planner":

@@ -179,8 +179,8 @@ CATALOGUE: dict[str, Entry] = {
     "ERUN905": Entry("nothing has run", "No program has run on a simulated device.", "set JAX_PLATFORMS=neuron"),
     "ERUN906": Entry(
         "NaN among codes",
-        "An input has codes that are NaN, and the program was compiled with --no-nan-codes.",
-        "compile it without",
+        "An input has f8e4m3fn codes that are NaN, and the program was compiled for parameters without.",
+        "compile it with --nan-codes",
     ),
     "ERUN907": Entry(
         "range of a type",

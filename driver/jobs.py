@@ -119,11 +119,13 @@ class Processes:
 
     def _alone(self, job: Job) -> Outcome:
         context = multiprocessing.get_context("spawn")
-        with ProcessPoolExecutor(1, mp_context=context) as pool:
-            try:
-                return pool.submit(self._do, job).result()
-            except BrokenProcessPool:
-                return died(job)
+        for _ in range(TRIES):
+            with ProcessPoolExecutor(1, mp_context=context) as pool:
+                try:
+                    return pool.submit(self._do, job).result()
+                except BrokenProcessPool:
+                    continue
+        return died(job)
 
 
 def died(job: Job) -> Outcome:

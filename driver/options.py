@@ -18,7 +18,8 @@ CAST_TYPES = ("bf16", "fp16", "tf32", "fp8_e4m3")
 """Types that FP32 values can be cast to."""
 TUNE_TYPES = (*CAST_TYPES, "int8")
 """Those that are tried: ``int8`` are weights in 8 bits beside BF16."""
-TUNE_STRATEGIES = ("error-model", "basic")
+TUNE_STRATEGIES = ("error-model", "auto", "basic", "mse", "mse_v2", "conservative")
+"""The model of errors, which is ``auto`` too, and strategies that go op by op, by the names they are known by."""
 TUNE_OBJECTIVES = ("time", "memory")
 
 
@@ -278,11 +279,11 @@ PRECISION = (
     ),
     SATURATE_INFINITY,
     Option(
-        ("--no-nan-codes",),
+        ("--nan-codes",),
         Kind.FLAG,
-        "no f8e4m3fn parameter of a contraction holds a NaN, as weights do not: products that read many codes take two "
-        "thirds of the time; each run looks first, and refuses inputs with NaNs; without it all codes count as stored",
-        dest="defined_codes",
+        "f8e4m3fn parameters of contractions may hold NaNs, which the program finds: products of many codes take up to "
+        "one and a half times as long; without it each run looks at such parameters first, and refuses NaNs",
+        dest="nan_codes",
         default=False,
     ),
     RELEASE,
@@ -716,7 +717,7 @@ TUNE = Command(
         ),
         _plain(
             "--strategy",
-            "by a model of errors and times, or op by op until the error is tolerated",
+            "auto: by a model of errors and times; the others go op by op until the error is tolerated",
             Kind.CHOICE,
             values=TUNE_STRATEGIES,
             default=TUNE_STRATEGIES[0],

@@ -20,7 +20,7 @@ hashing. Everything read is checked before it is used; a bad file is RunError EN
 
 import io
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -72,6 +72,9 @@ class Neff:
     fast_loading: bool = False
     """The archive is not compressed."""
     planned_for: PlannedFor | None = None
+    exact: "Callable[[], Neff] | None" = field(default=None, compare=False, repr=False)
+    """Makes the same program for inputs with NaNs among codes of which this one relies on it that there are none
+    (``Variable.defined``); None where it relies on nothing, and for what was read from a file."""
 
     def machine(self) -> Machine:
         """The target's description with the settings of the compilation, under the planned machine's name.

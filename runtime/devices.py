@@ -64,9 +64,14 @@ def run_devices(
 ) -> list[RunResult]:
     """Run ``executables[i]`` on ``inputs[i]``, device i = replica * partitions + partition; results in that order.
 
-    Values do not depend on the threads' timing. Raises the first device's RunError; ERUN915 when devices wait for
-    each other for ever, ERUN001 for a wrong number of devices.
+    Values do not depend on the threads' timing. Where one device's inputs need the exact program, all devices run it.
+    Raises the first device's RunError; ERUN915 when devices wait for each other for ever, ERUN001 for a wrong number of
+    devices.
     """
+    relying = [each for each in zip(executables, inputs, strict=False) if each[0].relies_on_codes]
+    wrong = next(filter(None, (each.undefined(each.check_inputs(row)) for each, row in relying)), None)
+    if wrong is not None:
+        executables = [each.exact_for(wrong) if each.relies_on_codes else each for each in executables]
     fabric = _fabric(executables, len(inputs))
 
     def work(number: int) -> RunResult:

@@ -83,10 +83,12 @@ class Executable:
         on_chip: OnChip | None = None,
         planned_for: PlannedFor | None = None,
         name: str = "",
+        make_exact: Callable[[], Neff] | None = None,
     ) -> None:
         """``machine`` is the description to run on when ``run`` names none; ``name`` is that of the module.
 
         ``on_chip`` is shared with other executables that never run at the same time; None: memories of its own.
+        ``make_exact``: ``Neff.exact``.
         Raises NeuronError for a program that is none (``ir.isa.soundness``).
         """
         soundness.check(program)
@@ -99,7 +101,8 @@ class Executable:
         self._io = _io(program)
         self.structure: Structure | None = None
         """How the arguments and results of the JAX function are nested, where it was compiled in this process."""
-        self._defined = any(variable.defined for variable in self._io.inputs)
+        self._make_exact = make_exact
+        self._exact: Executable | None = None
         self._bound = _only_read(program, [*self._io.inputs, *self._io.constants])
         self._own = {variable.offset for variable in _alone(program, self._io.outputs) if variable.nbytes}
         """Offsets of the results that can be computed where the caller wants them."""
@@ -120,7 +123,7 @@ class Executable:
     @classmethod
     def of(cls, neff: Neff, on_chip: OnChip | None = None) -> Executable:
         """The executable of a NEFF, on the machine that it was planned for."""
-        return cls(neff.program, neff.constants, neff.machine(), on_chip, neff.planned_for, neff.name)
+        return cls(neff.program, neff.constants, neff.machine(), on_chip, neff.planned_for, neff.name, neff.exact)
 
     def run(
         self,
@@ -142,6 +145,7 @@ class Executable:
         ``device`` is this device's number and ``port`` its connection to the others (``runtime.devices``);
         ``functions`` are those of the host that the program may call, by number (``runtime.host``).
         Memory is all ones at the start; of HBM only results, if it is proved that nothing undefined is read.
+        Inputs with NaNs where the program relies on it that there are none are computed by another one (``exact_for``).
         Warns of results that are not finite where a type of small range may be why. Raises RunError for wrong inputs,
         faults, races and deadlocks.
         """
@@ -153,6 +157,17 @@ class Executable:
         if timing_only:
             return self._timed([], self.execution(machine=machine, device=device))
         arrays = self.check_inputs(inputs)
+        wrong = self.undefined(arrays)
+        if wrong is not None:
+            return self.exact_for(wrong).run(
+                inputs,
+                stochastic_rounding_seed=stochastic_rounding_seed,
+                machine=machine,
+                check_races=check_races,
+                device=device,
+                port=port,
+                functions=functions,
+            )
         executor = self._executor(stochastic_rounding_seed)
         try:
             self._place_results(executor.memory)
@@ -197,7 +212,8 @@ class Executable:
     ) -> Course:
         """Values alone, into arrays of the caller, for callers that run a program again and again.
 
-        All arrays have the signature's dims and storage types (``STORAGE``) and are not checked. Memory is not
+        All arrays have the signature's dims and storage types (``STORAGE``) and are not checked, nor are codes
+        (``undefined``). Memory is not
         poisoned: the race check proves before the first run that nothing undefined is read. Returns what regions did,
         by which ``execution`` tells the time. Raises RunError for faults, races and deadlocks.
         """
@@ -250,13 +266,7 @@ class Executable:
     def _execute(
         self, executor: Executor, inputs: Sequence[Array], device: int, port: Port | None, functions: Functions | None
     ) -> None:
-        memory, wrong = executor.memory, self.undefined(inputs) if self._defined else None
-        if wrong is not None:
-            raise RunError(
-                "ERUN906",
-                f"{wrong} has codes that are NaN, and the program was compiled for inputs without",
-                "compile it without --no-nan-codes",
-            )
+        memory = executor.memory
         for variable, array in zip(self._io.inputs, inputs, strict=True):
             self._place(memory, variable, array)
         for variable in self._io.devices:
@@ -274,8 +284,13 @@ class Executable:
         """What to warn of after a run: results that are not finite where a type of small range may be why."""
         return overflow(self._narrow, inputs, outputs)
 
+    @cached_property
+    def relies_on_codes(self) -> bool:
+        """Whether some input must have no codes that are NaN."""
+        return any(variable.defined for variable in self._io.inputs)
+
     def undefined(self, inputs: Sequence[Array]) -> str | None:
-        """The first input with NaNs where the program relies on it that there are none."""
+        """The first input with NaNs among codes of which the program relies on it that there are none."""
         for variable, array in zip(self._io.inputs, inputs, strict=True):
             if variable.defined:
                 every, codes = np.arange(1 << 8, dtype=np.uint8), array.view(np.uint8)
@@ -284,6 +299,24 @@ class Executable:
                 if any((codes == nan).any() for nan in nans):
                     return f"input {variable.index} ({Name(variable.name, variable.argument)})"
         return None
+
+    def exact_for(self, wrong: str) -> Executable:
+        """The program that also computes what ``wrong``, an input with NaNs among its codes, means; warns of that.
+
+        It is compiled when it is first asked for. Raises RunError ERUN906 where that cannot be, as for a NEFF's file.
+        """
+        if self._make_exact is None:
+            raise RunError(
+                "ERUN906",
+                f"{wrong} has codes that are NaN, and the program was compiled for inputs without",
+                "compile it with --nan-codes",
+            )
+        if self._exact is None:
+            self._exact = Executable.of(self._make_exact())
+            self._exact.structure = self.structure
+        said = f"{wrong} has codes that are NaN: a program that looks for them computes this, which takes longer"
+        warnings.warn(said, RuntimeWarning, stacklevel=3)
+        return self._exact
 
     @property
     def fresh_bytes(self) -> int:
@@ -301,7 +334,9 @@ class Executable:
 
     def on_another_device(self, on_chip: OnChip | None = None) -> Executable:
         """The same program with memories of its own."""
-        other = Executable(self.program, self._constants, self.machine, on_chip, self._planned_for, self.name)
+        other = Executable(
+            self.program, self._constants, self.machine, on_chip, self._planned_for, self.name, self._make_exact
+        )
         other.structure = self.structure
         return other
 

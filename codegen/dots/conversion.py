@@ -28,6 +28,8 @@ BUFFERS = 8
 """Of what is loaded and not converted yet: the DMA goes on while the engines are at what comes before."""
 ELEMENTS = 2000
 """Elements of a row that are measured: neither starts nor latencies count in long ones."""
+LAG = 1
+"""Pieces that are converted before one is decoded: an engine waits for results of its last two instructions."""
 CASTS = tuple(step / 32 for step in range(16))
 """Parts that the DMA may cast."""
 UNCONVERTED = 2
@@ -119,6 +121,15 @@ def of_all(problem: Problem, operand: Operand, timing: Timing) -> Work:
     return shared + bit_work(timing, operand).times(count) if operand.decoded else shared
 
 
+def last(operand: Operand, nbytes: int, pieces: int, timing: Timing) -> float:
+    """What is left to do on the bits of a block of ``nbytes`` codes a partition when its last piece is converted: those
+    of the pieces before, and of what the DMA has cast."""
+    if not operand.decoded:
+        return 0.0
+    left = min(LAG, pieces - 1) / pieces + shares(timing, operand, operand.dtype).dma
+    return bit_work(timing, operand).times(left * nbytes / ELEMENTS).bound
+
+
 def convert(emitter: Emitter, operand: Operand, target: Block, source: Block, cast: float = 0.0) -> None:
     """``target = source``, both on chip and of the same dims; exact, for every 8-bit value is one of ``target``'s.
 
@@ -194,8 +205,13 @@ def _on_bits(emitter: Emitter, target: Block, source: Block, **operators: int) -
     one to the other.
     """
     blocks = merge_free([target, source])
+    last, size = len(blocks[0].dims) - 1, blocks[0].dims[-1].size
     paired = [_pairs(block) for block in blocks]
     if None in paired:
+        even = [block.index(last, Affine(0), size - 1) for block in blocks] if last and size % 2 and size > 1 else []
+        if even and None not in map(_pairs, even):  # all but the last one of each row
+            _on_bits(emitter, even[0], even[1], **operators)
+            blocks = [block.index(last, Affine(size - 1), 1) for block in blocks]
         blocks = [replace(block, dtype="u16") for block in blocks]
     else:
         blocks = [block for block in paired if block is not None]
@@ -214,6 +230,11 @@ def _pairs(block: Block) -> Block | None:
     if block.offset.const % 4 or any(stride % 4 for stride in strides):
         return None
     return replace(block, dtype="u32", dims=(*outer, Atom(last.size // 2, 4)))
+
+
+def width(operand: Operand, rows: int) -> int:
+    """From one row of a block on chip to the next, in elements: pairs of patterns begin at whole words."""
+    return rows + rows % 2 if operand.decoded else rows
 
 
 def suspect_bytes(elements: int) -> int:

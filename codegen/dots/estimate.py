@@ -7,7 +7,8 @@ tiles of the result, and a part of what the other resources do, for no schedule 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from math import prod
 
 from neuronx_cc.codegen.dots import conversion, splitting
@@ -82,13 +83,19 @@ def _of_whole_k(problem: Problem, schedule: Schedule, timing: Timing) -> float:
         max(0.0, moved.dma - transposes.tensor) + splitting.work(problem, operand, timing).bound
         for moved, transposes, operand in ((outer_load, outer_turn, outer), (inner_load, inner_turn, inner))
     )
-    wait = outer_wait / passes + inner_wait / others
+    # TensorE transposes the first block of one operand while that of the other comes
+    outer_turned = _turned(problem, schedule, outer, timing)
+    wait = outer_wait / passes + max(0.0, inner_wait / others - outer_turned / passes)
     if schedule.coming(outer).buffers == 1:
         wait += outer_wait / passes * (batches * passes - 1)
     # blocks that are no loop are transposed while those before are multiplied
     turns, outer_turns = (count if count > schedule.blocks else 1 for count in (others, passes))
-    staged = turns * (1 if schedule.coming(inner).kept else passes) * inner.transposed + outer_turns * outer.transposed
-    wait += batches * staged * _turnaround(problem, timing)
+    turns *= 1 if schedule.coming(inner).kept else passes
+    # the first blocks of both pass through the engines one behind the other
+    outer_shown = outer_turned - outer_turn.bound
+    inner_shown = _turned(problem, schedule, inner, timing) - inner_turn.bound
+    shown = max(outer_shown, inner_shown) + (turns - 1) * inner_shown + (outer_turns - 1) * outer_shown
+    wait += batches * shown
     time = _overlapped(problem, schedule, total(work).times(batches), wait, batches * passes * others, timing)
     if not inner.converted or inner.transposed:
         return time
@@ -142,17 +149,42 @@ def _of_open_banks(problem: Problem, schedule: Schedule, timing: Timing) -> floa
     batches, (_, n_blocks) = prod(problem.b), blocks_of(problem, schedule)
     lhs = load(problem, schedule, problem.lhs, timing)
     pairs = n_blocks * schedule.k_blocks(problem)
-    if problem.rhs.converted and problem.rhs.home is not Home.CONSTANT:  # piece by piece
-        terms = prod(schedule.boxes_of(problem, problem.rhs)[0]) * itemsize(problem.rhs.stored)
-        pairs *= -(-terms * schedule.rhs.rows // unconverted_bytes(problem, timing.sizes))
     stages = _streams(problem, schedule, problem.rhs, pairs, timing)
-    first = timing.transfer_latency + lhs.bound + transposes(problem, schedule, problem.lhs, timing).bound
+    made = _on_chip(problem, problem.lhs, timing).bound + _turned(problem, schedule, problem.lhs, timing)
+    ready = timing.transfer_latency + made
+    # rhs comes behind lhs, as far as it has buffers, while that is not there and made
+    ahead = stages[0].latency + min(pairs, schedule.rhs.buffers) * stages[0].work.bound
     streamed = timing.pipeline(stages, batches * pairs, schedule.rhs.buffers)
-    left = results(problem, schedule, timing)
+    if problem.rhs.converted:
+        streamed, ahead = _converted(problem, schedule, stages, batches * pairs, timing)
+    first = max(streamed + max(0.0, ready - ahead), ready + products(problem, schedule, timing).bound * batches)
+    left = results(problem, schedule, timing).times(1 / n_blocks)
     # the products of the next block of columns wait for the first bank of these
     waits = (n_blocks - 1) * (_tile(problem, timing).bound + timing.latency(Stream.TENSOR))
-    moved = (lhs + _transfers(problem, schedule, problem.rhs, timing) + left).dma
-    return batches * (first + max(waits, moved - streamed)) + streamed + _ends(problem, schedule, timing)
+    moved = _transfers(problem, schedule, problem.rhs, timing).dma + (n_blocks - 1) * left.dma
+    others = (batches - 1) * (lhs.dma + ready) + batches * max(waits, moved - streamed)
+    # the banks of the last block leave as its last products are made
+    leaves = max(left.vector, left.scalar, left.psum_port) - _tile(problem, timing).bound
+    last = max(0.0, leaves - stages[-1].work.bound) + left.dma
+    return lhs.dma + first + others + last + _leaving(problem, schedule, timing)
+
+
+def _converted(
+    problem: Problem, schedule: Schedule, stages: Sequence[Stage], blocks: int, timing: Timing
+) -> tuple[float, float]:
+    """Time of the blocks of rhs that come, are converted piece by piece and are multiplied, and until the first piece
+    is there, which engines convert when lhs is made."""
+    if len(stages) < 3:  # TensorE transposes it as it is stored
+        return timing.pipeline(stages, blocks, schedule.rhs.buffers), stages[0].work.bound + stages[0].latency
+    nbytes = prod(schedule.boxes_of(problem, problem.rhs)[0]) * schedule.rhs.rows * itemsize(problem.rhs.stored)
+    pieces = -(-nbytes // unconverted_bytes(problem, timing.sizes))
+    arrives, converts, multiplied = stages
+    come, made = (stage._replace(work=stage.work.times(1 / pieces)) for stage in (arrives, converts))
+    first = come.work.bound + come.latency
+    by_pieces = timing.pipeline([come, made], blocks * pieces, conversion.BUFFERS)
+    by_blocks = timing.pipeline([converts, multiplied], blocks, schedule.rhs.buffers)
+    last = conversion.last(problem.rhs, nbytes, pieces, timing) + multiplied.work.bound + multiplied.latency
+    return max(by_pieces + last, first + by_blocks), first
 
 
 def _overlapped(problem: Problem, schedule: Schedule, work: Work, wait: float, pairs: int, timing: Timing) -> float:
@@ -174,11 +206,15 @@ def _turnaround(problem: Problem, timing: Timing) -> float:
 def _ends(problem: Problem, schedule: Schedule, timing: Timing) -> float:
     """From the first load's start to its data, and from the last product to the end of its store."""
     outside = [each for each in (problem.lhs, problem.rhs) if not each.on_chip]
-    through = timing.latency(Stream.TENSOR) + timing.latency(Stream.SCALAR)
-    steps = 1 + any(each.transposed for each in (problem.lhs, problem.rhs))
+    arrived = timing.transfer_latency * bool(outside)
+    return arrived + timing.latency(Stream.TENSOR) + _leaving(problem, schedule, timing)
+
+
+def _leaving(problem: Problem, schedule: Schedule, timing: Timing) -> float:
+    """From the end of the last product to the end of its store."""
     stored = timing.transfer_latency if schedule.leaves is not Leaves.CHIP else 0.0
     waits = 0.0 if problem.epilogue is None else problem.epilogue.latency(timing)
-    return timing.transfer_latency * bool(outside) + steps * through + stored + _tile(problem, timing).bound + waits
+    return timing.latency(Stream.SCALAR) + stored + _tile(problem, timing).bound + waits
 
 
 def load(problem: Problem, schedule: Schedule, operand: Operand, timing: Timing) -> Work:
@@ -206,9 +242,11 @@ def _transfers(problem: Problem, schedule: Schedule, operand: Operand, timing: T
     if dim >= 0 and operand.free[dim].stride != width:
         rows = 1
 
-    terms = [atom for dim, atom in enumerate(operand.contracted) if dim != problem.k_dim]
+    *box, steps = schedule.boxes_of(problem, operand)[0]
+    around = [atom for dim, atom in enumerate(operand.contracted) if dim != problem.k_dim]
+    terms = [replace(atom, size=size) for atom, size in zip(around, box, strict=True)]
     if problem.segments[0].neighbours:
-        terms.append(Atom(schedule.boxes_of(problem, operand)[0][-1], operand.contracted[problem.k_dim].stride))
+        terms.append(Atom(steps, operand.contracted[problem.k_dim].stride))
 
     def moved(part: float, count: int) -> Work:
         return timing.transfer(nbytes, max(width, run_of(terms, width * count))).times(part)
@@ -232,14 +270,35 @@ def transposes(problem: Problem, schedule: Schedule, operand: Operand, timing: T
     height = min(rows, max(1, schedule.coming(operand).rows), sizes.rows)
     per_bank = max(1, sizes.bank_columns // height)
     parts, carrier, extract = 1, problem.transposed_as(operand), NOTHING
+    left = leave(per_bank * height, operand.dtype, timing)
     if not problem.fast(carrier):
         part, carrier = HALVES[itemsize(operand.dtype)]
         parts = itemsize(operand.dtype) // itemsize(part)
-        tiles = (Tile(carrier),), (Tile(part, stride=itemsize(operand.dtype)),)
-        extract = timing.engine("tensor_copy", Stream.VECTOR, per_bank * problem.partitions, *tiles)
+        tiles, taken = ((Tile(carrier),), (Tile(part, stride=itemsize(operand.dtype)),)), per_bank * problem.partitions
+        by_vector = timing.engine("tensor_copy", Stream.VECTOR, taken, *tiles)
+        by_scalar = timing.engine("activation", Stream.SCALAR, taken, *tiles, ("copy",))
+        # whichever engine is free takes them
+        share = min(max((by_vector.bound - left.scalar) / (by_vector.bound + by_scalar.bound), 0.0), 1.0)
+        extract = by_scalar.times(share) + by_vector.times(1 - share)
     product = timing.product(problem.partitions, height, carrier).times(per_bank)
-    bank = product + leave(per_bank * height, operand.dtype, timing) + extract
+    bank = product + left + extract
     return bank.times(parts * -(-rows // height) * problem.products / per_bank)
+
+
+def _turned(problem: Problem, schedule: Schedule, operand: Operand, timing: Timing) -> float:
+    """From the arrival of one batch index of an operand until all of it is transposed: bank by bank, of which the first
+    passes through all engines one after the other, for each part of its bit patterns."""
+    work = transposes(problem, schedule, operand, timing)
+    if not operand.transposed:
+        return 0.0
+    rows = prod(problem.m if operand is problem.lhs else problem.n)
+    banks = rows * problem.products / timing.sizes.bank_columns
+    first = (work.tensor + work.vector + work.scalar) / max(1.0, banks)
+    latency, parts = timing.latency(Stream.TENSOR) + timing.latency(Stream.SCALAR), 1
+    if not problem.fast(problem.transposed_as(operand)):
+        latency += timing.latency(Stream.VECTOR)
+        parts = itemsize(operand.dtype) // itemsize(HALVES[itemsize(operand.dtype)][0])
+    return work.bound * (1 - 1 / max(1.0, banks)) + first + latency * parts
 
 
 def products(problem: Problem, schedule: Schedule, timing: Timing) -> Work:

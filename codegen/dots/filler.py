@@ -20,9 +20,6 @@ from neuronx_cc.codegen.emission.views import Atom
 from neuronx_cc.codegen.movement.transfer import copy
 from neuronx_cc.ir.isa.program import Stream
 
-LAG = 1
-"""Pieces that are converted before one is decoded: an engine waits for results of its last two instructions."""
-
 
 def transposer_of(context: Context, emitter: Emitter, tiles: Tiles, banks: Ring, unrolled: int) -> Transposer:
     """Transposes through ``banks``; parts of bit patterns go through tiles."""
@@ -129,7 +126,7 @@ class Filler:
                     parts = source.index(1 + dim, at, count), target.index(1 + dim, at, count)
                     if more:
                         left += self._convert(*parts, more, cast)
-                        ready, left = left[:-LAG], left[-LAG:]
+                        ready, left = left[: -conversion.LAG], left[-conversion.LAG :]
                         conversion.decode(self.emitter, self.operand, ready)
                     else:
                         conversion.decode(self.emitter, self.operand, self._convert(*parts, more, cast))
@@ -155,6 +152,7 @@ class Filler:
         count = conversion.cast_by_dma(timing, self.operand, first, size, unit)
         if not count:
             return [target, source], None
+        count += size % unit  # what is left are whole words
         cast, codes = (block.index(dim, Affine(size - count), count) for block in blocks)
         left = [block.index(dim, Affine(0), size - count) for block in blocks]
         return left, (replace(cast, dtype=conversion.SIGNED), replace(codes, dtype=conversion.CODES))

@@ -262,10 +262,11 @@ def footprint(problem: Problem, schedule: Schedule, sizes: Sizes) -> dict[tuple[
                 tiles[parts_name(operand, segment), coming.buffers] = prod(box) * rows * PARTS * itemsize(PART)
                 tiles |= splitting.footprint(problem, operand, sizes)
             if way not in (Way.IN_PLACE, Way.STAGED):
-                nbytes = prod(box) * rows * itemsize(operand.dtype)
+                elements = prod(box) * conversion.width(operand, rows)
+                nbytes = elements * itemsize(operand.dtype)
                 tiles[block_name(operand, segment), coming.buffers] = nbytes
                 if operand.suspected:
-                    suspects = conversion.suspect_bytes(prod(box) * rows)
+                    suspects = conversion.suspect_bytes(elements)
                     tiles[suspects_name(operand, segment), coming.buffers] = suspects
                     tiles[ZEROS, 1] = conversion.suspect_bytes(1)
         if operand.transposed and not operand.on_chip:

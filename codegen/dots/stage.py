@@ -102,8 +102,10 @@ class Stage:
         return parts[::-1]  # the smallest are added up first
 
     def _suspects(self, block: Block, segment: Segment) -> Block:
-        name, sizes = suspects_name(self.filler.operand, segment), [atom.size for atom in block.dims[1:]]
+        operand, (chunks, rows) = self.filler.operand, (atom.size for atom in block.dims[1:])
+        name, sizes = suspects_name(operand, segment), [chunks, conversion.width(operand, rows)]
         tile = self.filler.tiles.tile(conversion.SUSPECTS, sizes, block.dims[0].size, name, self.coming.buffers)
+        tile = tile.index(2, Affine(0), rows)
         self.told(tile)
         conversion.suspect(self.filler.emitter, tile, block)
         return tile
@@ -149,11 +151,11 @@ class Stage:
 
     def _tile(self, chunks: Sequence[int], span: Span, segment: Segment) -> Block:
         operand = self.filler.operand
-        name, sizes = block_name(operand, segment), [prod(chunks), span.size]
+        name, sizes = block_name(operand, segment), [prod(chunks), conversion.width(operand, span.size)]
         order = [0, 2, 1] if operand.direct else [0, 1, 2]
         sizes = [sizes[dim - 1] for dim in order[1:]]
         tile = self.filler.tiles.tile(operand.dtype, sizes, segment.partitions, name, self.coming.buffers)
-        tile = tile.select(order)
+        tile = tile.select(order).index(2, Affine(0), span.size)
         self.told(tile)
         return tile
 

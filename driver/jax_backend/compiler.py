@@ -117,7 +117,7 @@ def compile_unit(key: str, exact: str, code: bytes, division: Division, parsed: 
     session.enter("importing the module")
     module = import_local(local.code, division.replicas, division.partitions)
     signature = signature_of(module, local.result_kinds)
-    neff = compile_loaded(module, parsed, session, transposes_of(module, signature), defined_codes=True)
+    neff = compile_loaded(module, parsed, session, transposes_of(module, signature))
     shardings = local.parameter_shardings, local.result_shardings
     if division.partitions > 1 and local.parameter_shardings is None:
         whole = partition.replicated()
@@ -155,7 +155,7 @@ def _compile_careful(unit: Unit) -> Unit:
     session = Session("jax", [], Log())
     session.parsed, session.module = unit.parsed, ("module.mlir", unit.code)
     module = import_local(unit.code, *unit.neff.program.devices)
-    neff = compile_loaded(module, unit.parsed, session, Transposes.BITS, defined_codes=False)
+    neff = compile_loaded(module, unit.parsed, session, Transposes.BITS, nan_codes=True)
     seconds = time.perf_counter() - started
     return replace(unit, neff=neff, executables=make_executables(neff), seconds=seconds)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
@@ -82,7 +83,9 @@ class Bench:
         executable = self._fitting(policy)
         if executable is None:
             return FAILED
-        result = executable.run(self.inputs, machine=self.model.machine)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # of infinities, which the error says
+            result = executable.run(self.inputs, machine=self.model.machine)
         error = largest_difference(result.outputs, self.expected)
         return Trial(error, result.report.time_ns / 1e3, executable.program.hbm_bytes)
 

@@ -3,12 +3,16 @@
 1. All contractions in each type, the most accurate first: the accurate and the fast ends of what there is. A type is
    not tried that another one outdoes, or whose error, told from the other's, leaves it room for next to nothing.
 2. Where a type would be faster but is not tolerated, the error of each contraction in it alone is found by the
-   reference semantics, without compiling. Squared errors add up; what a type saves is dealt out to the contractions,
-   half of it evenly and half by their work. The fastest assignment under the tolerance is solved exactly, and
+   reference semantics, without compiling. Squared errors add up; what a type saves for like contractions the clock
+   says, of the fastest type that is not tolerated; what others save is dealt out, half of it evenly and half by their
+   work. The fastest assignment under the tolerance is solved exactly, and
    measured. Where the sum of squares was wrong, the bound is moved by as much, and it is solved again.
-3. Of the fastest assignments like contractions go back to FP32, or get another type that is tolerated everywhere, the
-   smallest first, where that is faster, by the clock alone: there a cast may cost more than it saves.
-4. Where the errors of a type did not add up, so that step 2 is no guide, a small set of ops that must not have it is
+3. What strategy ``basic`` would come to in each type is told from the same errors, without a trial, and timed by the
+   clock; where it is faster it is measured.
+4. Of the fastest assignments contractions of one opcode, and like ones, go back to FP32, or get another type that is
+   tolerated everywhere, the smallest first, where that is faster, by the clock alone: there a cast may cost more than
+   it saves.
+5. Where the errors of a type did not add up, so that step 2 is no guide, a small set of ops that must not have it is
    found by delta debugging, on the reference semantics; that assignment is measured too.
 
 With a user's metric the same is done for tolerances between the last uniform assignment that it accepts and the first
@@ -18,22 +22,25 @@ that it does not, and the front is bisected.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 
 import numpy as np
 
 from neuronx_cc.driver.tuning.assignments import Assignment, fastest
 from neuronx_cc.driver.tuning.delta import smallest
+from neuronx_cc.driver.tuning.op_wise import first_tolerated, without
 from neuronx_cc.driver.tuning.results import Point, Together, pareto
 from neuronx_cc.driver.tuning.tuner import KEPT, Tuner
 
-PER_SWAP = 10
-"""Ops for which like ones get another type once, to see whether that is faster."""
+SWAPS, PER_SWAP = 8, 10
+"""Programs that are timed to see whether like ops are faster in another type: so many, and one for so many ops."""
 CHECKS = 4
 """Solutions that are measured for one tolerance."""
 LEAST_GAIN = 2e-3
 """Share of the time below which a gain is not worth a trial."""
+NEAR = 0.05
+"""Share of the tolerance by which a prediction may be above it for the assignment to be evaluated."""
 FULL = 0.9
 """Share of the tolerance that leaves no room worth a trial."""
 FORMATS = {"fp16": (2, 10), "tf32": (4, 10), "bf16": (2, 7), "fp8_e4m3": (1, 3)}
@@ -87,14 +94,16 @@ class Mixing(Tuner):
         return nbytes == other_bytes or (judged and self._goal.tolerance**2 < ROOM * predicted**2)
 
     def _swap(self, tolerance: float) -> None:
-        """Give like ops of the fastest assignments FP32, then each other type that is tolerated everywhere, the
-        smallest ops first, where that is faster by the clock; what comes of it is measured where it is worth that."""
-        alike: dict[tuple[str, ...], list[int]] = {}
+        """Give ops of one opcode, then like ones, of the fastest assignments FP32, and each other type that is
+        tolerated everywhere, the smallest ops first, where that is faster by the clock; what comes of it is measured
+        where it is worth that."""
+        opcodes: dict[str, list[int]] = {}
         for number, group in enumerate(self.groups):
-            alike.setdefault(group.likeness, []).append(number)
-        ordered = sorted(alike.values(), key=lambda ops: self.groups[ops[0]].work)
+            opcodes.setdefault(group.ops[0].opcode, []).append(number)
+        ordered = sorted(self._alike(), key=lambda ops: self.groups[ops[0]].work)
+        ordered = [*(opcodes.values() if len(opcodes) > 1 else ()), *ordered]
         ends = [end for end in self._ends.values() if end.error <= tolerance]
-        left = len(self.groups) // PER_SWAP
+        left = max(SWAPS, len(self.groups) // PER_SWAP)
         for start in sorted({self._fastest(tolerance), *ends}, key=lambda point: (point.cost, point.error)):
             best, cost = start.types, start.cost
             # FP32 is no faster than what takes no casts
@@ -108,6 +117,87 @@ class Mixing(Tuner):
                         best, cost = types, found
             if cost < (1 - LEAST_GAIN) * self._fastest(tolerance).cost:
                 self._measured([best])
+
+    def _reach(self, tolerance: float) -> None:
+        """Look for the fastest assignment at ``tolerance``, where a type that is not tolerated would be faster."""
+        if self._ends[KEPT].error > tolerance or not self._may_gain(tolerance):
+            return
+        costs: dict[Assignment, float] = {}
+        for types in (*self._solutions(tolerance), *self._op_by_op(tolerance)):
+            cost = self._timed_cost(types)
+            costs |= {} if cost is None else {types: cost}
+        for types in sorted(costs, key=lambda types: costs[types]):
+            if costs[types] < (1 - LEAST_GAIN) * self._fastest(tolerance).cost:
+                self._measured([types])
+
+    def _solutions(self, tolerance: float) -> Iterator[Assignment]:
+        """The fastest by estimate, with a bound of error that moves by what the sum of squares was wrong."""
+        floor, bound, seen = self._ends[KEPT].error, tolerance, set[Assignment]()
+        for _ in range(CHECKS):
+            types = self._solved(tolerance, max(bound**2 - floor**2, 0.0) ** 0.5)
+            if types in seen:
+                return
+            seen.add(types)
+            error = self._cast(types)
+            if error <= tolerance:
+                yield types
+            if FULL * tolerance <= error <= tolerance:
+                return
+            # at most by half, for a single op may be what was estimated wrongly
+            bound *= min(max((1 + FULL) / 2 * tolerance / max(error, 1e-30), 0.5), 2.0)
+
+    def _op_by_op(self, tolerance: float) -> Iterator[Assignment]:
+        """What going op by op would find in each type that is not tolerated."""
+        opcodes, floor = [group.ops[0].opcode for group in self.groups], self._ends[KEPT].error
+        rows = [self._errors(number) for number in range(len(self.groups))]
+        for dtype in self._types:
+            squares = [_told(row, dtype) ** 2 for row in rows]
+            if not all(map(math.isfinite, squares)) or (dtype in self._ends and self._ends[dtype].error <= tolerance):
+                continue
+
+            def predicted(kept: frozenset[int], squares: list[float] = squares) -> float:
+                return math.sqrt(floor**2 + sum(each for number, each in enumerate(squares) if number not in kept))
+
+            kept = first_tolerated(opcodes, predicted, tolerance * (1 + NEAR))
+            for more in sorted(range(len(squares)), key=lambda number: -squares[number])[: CHECKS if kept else 0]:
+                types = without(self._uniform(dtype), kept or ())
+                if self._cast(types) <= tolerance:
+                    yield types
+                    break
+                kept = (kept or frozenset()) | {more}
+
+    def _may_gain(self, tolerance: float) -> bool:
+        """Whether a type that is not tolerated would be faster for some contractions."""
+        far = self._far(tolerance)
+        if far is None:
+            return False
+        least = self._ends[KEPT].cost + sum(min(gain, 0.0) for gain in self._gains(far))
+        return min(far.cost, least) < (1 - LEAST_GAIN) * self._fastest(tolerance).cost
+
+    def _far(self, tolerance: float) -> Point | None:
+        """The fastest uniform assignment that is not tolerated."""
+        far = (end for end in self._ends.values() if end.error > tolerance)
+        return min(far, key=lambda end: end.cost, default=None)
+
+    def _alike(self) -> list[list[int]]:
+        """Like contractions."""
+        alike: dict[tuple[str, ...], list[int]] = {}
+        for number, group in enumerate(self.groups):
+            alike.setdefault(group.likeness, []).append(number)
+        return list(alike.values())
+
+    def _gains(self, end: Point) -> list[float]:
+        """What the type of ``end`` adds to the cost, contraction by contraction: of like ones as the clock says, those
+        of most work, and of others their share of what is left, half of it evenly and half by their work."""
+        gains: dict[int, float] = {}
+        for ops in sorted(self._alike(), key=lambda ops: -sum(self.groups[n].work for n in ops))[:SWAPS]:
+            cost = self._timed_cost(without(end.types, ops))
+            gains |= {} if cost is None else {number: (end.cost - cost) / len(ops) for number in ops}
+        left = [number for number in range(len(self.groups)) if number not in gains]
+        whole = sum(self.groups[number].work for number in left)
+        rest = (end.cost - self._ends[KEPT].cost - sum(gains.values())) / 2
+        gains |= {number: rest * (self.groups[number].work / whole + 1 / len(left)) for number in left}
+        return [gains[number] for number in range(len(self.groups))]
 
     def _without_few(self, tolerance: float) -> None:
         """Give a type whose errors do not add up to all but few ops, which keep what is the fastest so far."""
@@ -157,32 +247,17 @@ class Mixing(Tuner):
                 high = middle - 1
         return low
 
-    def _reach(self, tolerance: float) -> None:
-        """Look for the fastest assignment at ``tolerance``, where a type that is not tolerated would be faster."""
-        floor, bound, seen = self._ends[KEPT].error, tolerance, set[Assignment]()
-        for _ in range(CHECKS):
-            best = (1 - LEAST_GAIN) * self._fastest(tolerance).cost
-            if floor > tolerance or all(p.error <= tolerance or p.cost >= best for p in self._ends.values()):
-                return
-            types, cost = self._solved(max(bound**2 - floor**2, 0.0) ** 0.5)
-            if types in seen or cost >= best or not (found := self._measured([types])):
-                return
-            seen.add(types)
-            point = found[0]
-            if FULL * tolerance <= point.error <= tolerance:
-                return
-            # at most by half, for a single op may be what was estimated wrongly
-            bound *= min(max((1 + FULL) / 2 * tolerance / max(point.error, 1e-30), 0.5), 2.0)
-
-    def _solved(self, bound: float) -> tuple[Assignment, float]:
-        """The assignment of least cost whose casts are off by ``bound`` at most, and that cost, both by estimate."""
+    def _solved(self, tolerance: float, bound: float) -> Assignment:
+        """The assignment of least cost whose casts are off by ``bound`` at most, both by estimate."""
         errors = [self._errors(number) for number in range(len(self.groups))]
-        fp32, whole = self._ends[KEPT].cost, sum(group.work for group in self.groups)
+        fp32, whole, far = self._ends[KEPT].cost, sum(group.work for group in self.groups), self._far(tolerance)
         shares = [(group.work / whole + 1 / len(self.groups)) / 2 for group in self.groups]
         costs = [{dtype: (end.cost - fp32) * share for dtype, end in self._ends.items()} for share in shares]
+        for dtype in (dtype for dtype, end in self._ends.items() if end == far):
+            for row, gain in zip(costs, self._gains(self._ends[dtype]), strict=True):
+                row[dtype] = gain
         chosen = fastest(errors, costs, bound)
-        types = tuple(self._ends[dtype].types[number] for number, dtype in enumerate(chosen))
-        return types, fp32 + sum(row[dtype] for row, dtype in zip(costs, chosen, strict=True))
+        return tuple(self._ends[dtype].types[number] for number, dtype in enumerate(chosen))
 
     def _errors(self, number: int) -> dict[str, float]:
         """Of one group in each type; types of as many bits are equally accurate, as long as nothing overflows."""
@@ -201,15 +276,6 @@ class Mixing(Tuner):
         types = self._only([number], [dtype] * len(self.groups))
         self._progress("single cast", number + 1, len(self.groups))
         return self._cast(types)
-
-    def _cast(self, types: Assignment) -> float:
-        """The error of an assignment by the reference semantics, the same in every program that has these casts."""
-
-        def evaluated() -> float:
-            self._evaluated += 1
-            return self._bench.evaluated(self.policy(types))
-
-        return self._history.measured(f"cast {' '.join(types)}", evaluated)
 
     def _known(self, number: int, dtype: str) -> float | None:
         """The error of one group in ``dtype``, all others in FP32, or in a type of as many bits, if it was asked."""
@@ -250,6 +316,14 @@ class Mixing(Tuner):
         found = tuple(smallest(cast, differs, MOST))
         some = self._only(found, types)
         return Together(found, types, self._cast(some), self._predicted(some) or 0.0)
+
+
+def _told(errors: Mapping[str, float], dtype: str) -> float:
+    """The error of a cast to ``dtype``, perhaps from that to another type; infinite where it cannot be told."""
+    if dtype in errors or dtype not in FORMATS:
+        return errors.get(dtype, math.inf)
+    bits = {other: FORMATS[other][1] for other in errors if other in FORMATS}
+    return min((errors[other] * 2.0 ** (each - FORMATS[dtype][1]) for other, each in bits.items()), default=math.inf)
 
 
 def _adds(predicted: float, error: float) -> bool:

@@ -24,7 +24,7 @@ from neuronx_cc.driver.recompile import Model
 from neuronx_cc.driver.tuning.bench import Bench, sent
 from neuronx_cc.driver.tuning.history import History
 from neuronx_cc.driver.tuning.mixing import Mixing
-from neuronx_cc.driver.tuning.op_wise import OpWise
+from neuronx_cc.driver.tuning.op_wise import BySensitivity, Conservative, OpWise, Rescored
 from neuronx_cc.driver.tuning.results import Tuning
 from neuronx_cc.driver.tuning.tuner import Goal, Runs, Tuner
 from neuronx_cc.driver.version import COMPILER_VERSION
@@ -33,7 +33,9 @@ from neuronx_cc.ir.errors import NeuronError, UsageError
 from neuronx_cc.passes.precision.policy import NO_RULES
 
 Array = np.ndarray[Any, np.dtype[Any]]
-STRATEGIES: dict[str, type[Tuner]] = dict(zip(TUNE_STRATEGIES, (Mixing, OpWise), strict=True))
+STRATEGIES: dict[str, type[Tuner]] = dict(
+    zip(TUNE_STRATEGIES, (Mixing, Mixing, OpWise, BySensitivity, Rescored, Conservative), strict=True)
+)
 Evaluate = Callable[[Runs], float]
 """A number for a program, which takes and gives lists of arrays."""
 

@@ -163,6 +163,15 @@ class Tuner:
             self._progress("trial", self._trials + self._timed, self._goal.max_trials)
         return self._cost(*known)
 
+    def _cast(self, types: Assignment) -> float:
+        """The error of an assignment by the reference semantics, the same in every program that has these casts."""
+
+        def evaluated() -> float:
+            self._evaluated += 1
+            return self._bench.evaluated(self.policy(types))
+
+        return self._history.measured(f"cast {' '.join(types)}", evaluated)
+
     def _lost(self, types: Assignment) -> float:
         """Of the user's metric."""
         assert self._goal.loss is not None

@@ -4,7 +4,7 @@ from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo.editing import users
 
 VIEWS = hlo.ViewOp | hlo.IdentityOp | hlo.BitcastConvertOp
-STORED = hlo.ConstantOp | hlo.DynamicUpdateSliceOp | hlo.ScatterOp | hlo.CollectiveOp
+STORED = hlo.ConstantOp | hlo.DynamicSliceOp | hlo.DynamicUpdateSliceOp | hlo.ScatterOp | hlo.CollectiveOp
 """Ops that compute nothing, and those whose kernels leave their results in HBM, however small these are."""
 
 

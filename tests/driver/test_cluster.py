@@ -83,7 +83,7 @@ def layers(x, w):
 
 def test_a_tuning_finds_the_same_on_workers(local) -> None:
     random = np.random.default_rng(0)
-    inputs = [random.standard_normal((64, 64)).astype(np.float32) for _ in range(2)]
+    inputs = [random.standard_normal((160, 160)).astype(np.float32) for _ in range(2)]
     here, there = (
         neuronx_cc.tune(jax.jit(layers), inputs, 1e-3, types=("bf16",), scheduler=scheduler)
         for scheduler in (None, local.scheduler_address)

@@ -1,7 +1,9 @@
 """8-bit operands of contractions: exact against NumPy in every place and size, and as quick as the DMA brings them."""
 
+from pathlib import Path
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
@@ -117,19 +119,59 @@ def every_code(k: int, n: int) -> Array:
 @pytest.mark.parametrize("form", ["", "t", "w", "wt"])
 @pytest.mark.parametrize(("m", "k", "n"), [(1, 1, 1), (1, 127, 511), (3, 513, 130), (2, 4096, 2049), (129, 1031, 512)])
 def test_codes_that_are_not_nan(m: int, k: int, n: int, form: str) -> None:
-    """Parameters that whoever runs the program vouches for; a run looks."""
+    """A run looks at parameters; those with NaNs are for another program, which a file has not."""
     x, w = np.ones((m, k), ml_dtypes.bfloat16), every_code(k, n)
     given = np.ascontiguousarray(w.T) if "t" in form else w
-    program = neuronx_cc.compile(
-        contraction(m, k, n, "f8e4m3fn", "bf16", form), auto_cast="none", defined_codes=True, fast_relayout=False
-    )
+    program = neuronx_cc.compile(contraction(m, k, n, "f8e4m3fn", "bf16", form), auto_cast="none", fast_relayout=False)
     (result,) = program.run([x, given]).outputs
     want = x.astype(np.float64) @ w.astype(np.float64)
     np.testing.assert_array_equal(result, want.T if "w" in form else want)
     given = given.copy()
     given.view(np.uint8)[-1, -1] |= 0x7F
-    with pytest.raises(RunError, match=r"ERUN906.*input 1 \(w\)"):
-        program.run([x, given])
+    with pytest.warns(RuntimeWarning, match=r"input 1 \(w\) has codes that are NaN"):
+        (result,) = program.run([x, given]).outputs
+    want[:, -1] = np.nan
+    np.testing.assert_array_equal(result, want.T if "w" in form else want)
+
+
+def test_a_program_of_a_file_refuses_nan_codes(tmp_path: Path) -> None:
+    """``--nan-codes`` is for parameters that may have some."""
+    x, w, text = (
+        np.ones((2, 64), ml_dtypes.bfloat16),
+        every_code(64, 32),
+        contraction(2, 64, 32, "f8e4m3fn", "bf16", ""),
+    )
+    x[:, 3], w[3, 5] = 0, np.nan
+    path = tmp_path / "product.neff"
+    neuronx_cc.compile(text, auto_cast="none", output=path)
+    with pytest.raises(RunError, match=r"ERUN906.*input 1 \(w\).*--nan-codes"):
+        neuronx_cc.load(path).run([x, w])
+    neuronx_cc.compile(text, auto_cast="none", nan_codes=True, output=path)
+    (result,) = neuronx_cc.load(path).run([x, w]).outputs
+    np.testing.assert_array_equal(result, x.astype(np.float64) @ w.astype(np.float64))
+
+
+@pytest.mark.parametrize("dtype", ["s8", "f8e4m3", "f8e4m3fn"])
+def test_layers_under_scan(dtype: str) -> None:
+    """The weights of a layer are a window of a parameter: loaded as stored, and without NaNs where that has none."""
+    random = np.random.default_rng(0)
+    x, ws = whole_numbers(random, "bf16", 2, 256), np.stack([whole_numbers(random, dtype, 256, 256) for _ in range(5)])
+    ws = (ws.astype(np.float32) / 2).astype(ws.dtype) if dtype != "s8" else ws
+
+    def model(x: Any, ws: Any) -> Any:
+        def layer(x: Any, w: Any) -> Any:
+            sums = jnp.dot(x, w.astype(jnp.bfloat16), preferred_element_type=jnp.float32)
+            return jnp.clip(jnp.floor(sums / 16), -8, 8).astype(jnp.bfloat16), sums
+
+        return jax.lax.scan(layer, x, ws)[1]
+
+    program = neuronx_cc.compile(jax.jit(model), x, ws, auto_cast="none", fast_relayout=False)
+    assert [each.defined for each in program.program.variables if each.kind == "input"] == [False, dtype == "f8e4m3fn"]
+    np.testing.assert_array_equal(program(x, ws)[0], model(x, ws))
+    if dtype == "f8e4m3fn":
+        ws[3, 7, 8] = np.nan
+        with pytest.warns(RuntimeWarning, match="has codes that are NaN"):
+            np.testing.assert_array_equal(program(x, ws)[0], model(x, ws))
 
 
 def test_only_codes_that_the_program_relies_on_are_looked_at() -> None:
@@ -152,7 +194,7 @@ ENTRY main {
 }"""
     x, w, v = np.ones((4, 64), ml_dtypes.bfloat16), every_code(64, 32), np.ones((64, 32), ml_dtypes.float8_e4m3fn)
     v[5, 7] = np.nan
-    program = neuronx_cc.compile(text, auto_cast="none", defined_codes=True, fast_relayout=False)
+    program = neuronx_cc.compile(text, auto_cast="none", fast_relayout=False)
     first, second = program.run([x, w, v]).outputs
     np.testing.assert_array_equal(first, x.astype(np.float64) @ w.astype(np.float64))
     np.testing.assert_array_equal(second, x.astype(np.float64) @ (2 * v.astype(np.float64)))
@@ -258,7 +300,7 @@ def test_decoding_is_bound_by_the_dma(weights: str) -> None:
   ROOT scaled = f32[1,{size}] multiply(dot, row)
 }}"""
     scales = (2.0 ** random.integers(-3, 4, size)).astype(np.float32)
-    result = neuronx_cc.compile(text, auto_cast="none", defined_codes=True).run([x, w, scales])
+    result = neuronx_cc.compile(text, auto_cast="none").run([x, w, scales])
     np.testing.assert_array_equal(result.outputs[0], x.astype(np.float64) @ w.astype(np.float64) * scales)
     ends = result.report.time_ns - result.report.kernel_ns
     assert result.report.time_ns <= 1.3 * (ends + size * size / Timing(TRN1).dma_rate)

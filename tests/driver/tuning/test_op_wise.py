@@ -165,3 +165,28 @@ def test_the_command_with_a_chart(tmp_path, monkeypatch, capsys) -> None:
     assert "<path" not in (tmp_path / "front.svg").read_text()
     assert cli.main(words) == 0
     assert "trials" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("strategy", ["auto", "mse", "mse_v2", "conservative"])
+@pytest.mark.parametrize("tolerance", [1e-2, 3e-4])
+def test_other_strategies_of_that_kind(strategy: str, tolerance: float) -> None:
+    """Tolerated, and never faster than the model of errors; a looser tolerance is no slower."""
+    found = neuronx_cc.tune(jax.jit(unlike), arrays(), tolerance, strategy=strategy)
+    best = neuronx_cc.tune(jax.jit(unlike), arrays(), tolerance)
+    assert found.chosen.error <= tolerance
+    assert best.chosen.microseconds <= found.chosen.microseconds <= found.fp32_us
+    assert found.complete
+
+
+def test_what_helps_least_is_cast_again() -> None:
+    """``mse_v2`` keeps fewer in FP32 than ``mse``, or as many."""
+    kept = [
+        types_of(neuronx_cc.tune(jax.jit(layers), arrays(), 1e-3, types=("bf16",), strategy=strategy)).count("fp32")
+        for strategy in ("mse_v2", "mse", "basic")
+    ]
+    assert 0 < kept[0] <= kept[1] <= kept[2]
+
+
+def test_a_strategy_that_is_none(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(UsageError, match=r"no strategy 'tpe'.*mse_v2"):
+        neuronx_cc.tune(jax.jit(layers), arrays(), strategy="tpe")

@@ -1,6 +1,6 @@
 """Models drawn by seed: the choice is tolerated, never slower than what ``basic`` finds, with a fifth of the trials.
 
-Five trials may always be made: FP32, a type of two bytes, tf32, and two mixed assignments.
+Six trials may always be made: FP32, types of two, four and one bytes, and two mixed assignments.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,7 +20,7 @@ from neuronx_cc.hlo_import import load_module
 from neuronx_cc.passes.precision.policy import Policy
 
 QUICK = (1, 6)
-ALWAYS = 5
+ALWAYS = 6
 TIE = 1.002
 """A type of two bytes and tf32 differ by less where a layer takes a small part of the time: which of the two is quicker
 is not tried for each layer.
