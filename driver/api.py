@@ -208,7 +208,7 @@ def tune(
     goal = Goal(tolerance, None, max_trials, timeout, front, objective)
     place = None if workspace is None else os.fspath(workspace)
     arrays = _arrays(source, inputs)
-    engine = engine_of(workers, scheduler) if workers > 1 or scheduler is not None else None
+    engine = engine_of(workers, scheduler) if workers != 1 or scheduler is not None else None
     try:
         return tune_model(model, arrays, goal, metric, types, strategy, place, progress, engine)
     finally:

@@ -53,6 +53,11 @@ class Row:
     keep: str
     """What ``--keep-fp32`` takes to keep it."""
 
+    @property
+    def exact(self) -> bool:
+        """Whether the result has the same bits as without the cast, so that no error of it can be seen."""
+        return self.added == 0
+
 
 @dataclass(frozen=True, slots=True)
 class Cancelling:
@@ -101,7 +106,7 @@ class Comparison:
             "error": self.error,
             "outputs": list(self.outputs),
             "predicted": self.predicted,
-            "ops": [asdict(row) for row in self.rows],
+            "ops": [{**asdict(row), "exact": row.exact} for row in self.rows],
             "cancellations": [asdict(each) for each in self.cancellations],
             "overflows": [asdict(each) for each in self.overflows],
         }
@@ -123,7 +128,13 @@ class Comparison:
             lines.append("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
         if len(self.rows) > PRINTED:
             lines.append(f"... {len(self.rows) - PRINTED} more, each {self.rows[PRINTED].impact:.1e} at most")
-        lines.append(f"to keep the first in FP32: --keep-fp32 '{self.rows[0].keep}'")
+        unseen = [row for row in self.rows if row.exact]
+        if unseen:
+            first = f"{unseen[0].opcode} {unseen[0].name}"
+            among = f"{first} and {len(unseen) - 1} more" if unseen[1:] else first
+            lines.append(f"exact: the cast changes no bit of the result on these inputs ({among})")
+        if self.rows[0].impact:
+            lines.append(f"to keep the first in FP32: --keep-fp32 '{self.rows[0].keep}'")
         return "\n".join(lines) + "\n"
 
 
@@ -135,7 +146,7 @@ def _cells(row: Row) -> tuple[str, ...]:
     several = f" and {row.count - 1} like it" if row.count > 1 else ""
     return (
         f"{row.impact:.1e}",
-        f"{row.added:.1e}",
+        "exact" if row.exact else f"{row.added:.1e}",
         "not met" if row.inherited is None else f"{row.inherited:.1e}",
         "" if row.fp32_us is None else f"{row.fp32_us:+.1f} us",
         f"{row.opcode} {row.name}{several}",

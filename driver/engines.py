@@ -7,6 +7,7 @@ import os
 from neuronx_cc.driver.jobs import Engine, Processes
 from neuronx_cc.driver.parse import Parsed
 from neuronx_cc.driver.work import do
+from neuronx_cc.ir.errors import UsageError
 
 
 def engine(parsed: Parsed) -> Engine:
@@ -15,7 +16,12 @@ def engine(parsed: Parsed) -> Engine:
 
 
 def engine_of(workers: int | None, scheduler: str | None) -> Engine:
-    """So many processes, or as many as there are processors; a cluster. Raises what ``Cluster`` raises."""
+    """So many processes, or as many as there are processors; a cluster.
+
+    Raises UsageError EARG902 for less than one process, and what ``Cluster`` raises.
+    """
+    if workers is not None and workers < 1:
+        raise UsageError("EARG902", f"--workers takes 1 or more processes, found {workers}", "see --help")
     if scheduler is None:
         return Processes(workers or len(os.sched_getaffinity(0)), do)
     from neuronx_cc.driver.cluster import Cluster

@@ -52,7 +52,7 @@ def tune_command(session: Session) -> int:
     def progress(what: str, done: int, of: int) -> None:
         session.progress.enter(f"tuning, {what} {done} of {of}" if what != "trial" else f"tuning, trial {done}")
 
-    elsewhere = parsed.integer("workers") > 1 or parsed.text_or_none("scheduler") is not None
+    elsewhere = parsed.integer("workers") != 1 or parsed.text_or_none("scheduler") is not None
     workers = engine(parsed) if elsewhere else None
     try:
         found = tune_model(

@@ -93,6 +93,19 @@ def test_errors_of_single_casts_add_up_in_quadrature(mode: str) -> None:
     assert [row.impact for row in found.rows] == sorted((row.impact for row in found.rows), reverse=True)
 
 
+def test_casts_that_change_no_bit_are_said_to_be_exact() -> None:
+    """A product of small integers; what it inherits is another matter."""
+    random = np.random.default_rng(0)
+    x, w = (random.integers(-3, 4, (32, 32)).astype(np.float32) for _ in range(2))
+    v = random.standard_normal((32, 32)).astype(np.float32)
+    found = neuronx_cc.compare(jax.jit(lambda x, w, v: (x @ w, x @ v)), [x, w, v], auto_cast="matmult")
+    assert [row["exact"] for row in found.to_json()["ops"]] == [False, True]
+    assert "exact: the cast changes no bit of the result" in str(found)
+    found = neuronx_cc.compare(jax.jit(lambda x, w: x @ w), [x, w], auto_cast="matmult")
+    assert found.error == 0
+    assert "--keep-fp32" not in str(found)
+
+
 def test_casts_inside_loops_have_rows() -> None:
     def loop(x, w):
         return jax.lax.fori_loop(0, 9, lambda _, x: jnp.tanh(x @ w), x)

@@ -162,6 +162,12 @@ def test_tolerances_that_are_none(wrong: dict[str, float]) -> None:
     assert caught.value.code == "EARG902"
 
 
+@pytest.mark.parametrize("workers", [0, -2])
+def test_less_than_one_worker(workers: int) -> None:
+    with pytest.raises(UsageError, match=r"EARG902.*workers takes 1 or more"):
+        neuronx_cc.tune(jax.jit(planted), arrays(), workers=workers)
+
+
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_inputs_whose_results_are_no_numbers(value: float) -> None:
     given = [np.full_like(array, value) for array in arrays()[:2]]
