@@ -179,7 +179,7 @@ def loads_of(problem: Problem, schedule: Schedule, timing: Timing) -> tuple[Work
     made = NOTHING
     if not p.stays:
         made = timing.transfer(heads * rows * p.width * 4, (heads if result else 1) * p.width * 4, "write")
-    beside = [each for each in ((heads, p.read - p.shared), (1, p.shared)) if each[1]]
+    beside = _beside(p, heads)
     read = total([timing.transfer(count * rows * columns * each, columns * each) for count, each in beside])
     return staged, loaded(rows, span, queries) + made + read
 
@@ -269,11 +269,17 @@ def _estimate_upright(problem: Problem, schedule: Schedule, timing: Timing) -> f
             left,
             timing.product(own, p.width, p.weight_dtype, flags=p.weight_flags).times(heads * chunks),
             *(timing.transfer(heads * p.columns * row, run) for row, run in zip(rows, runs, strict=True)),
+            *(timing.transfer(count * own * p.columns * size, size) for count, size in _beside(p, heads)),
         ]
     )
     handed = UPRIGHT_HANDOVERS * timing.latency(Stream.VECTOR) + 2 * timing.transfer_latency
     alone = UPRIGHT_OVERLAP * work.vector + work.tensor + work.dma / 2 + handed
     return alone + (p.heads // heads - 1) * max(UPRIGHT_OVERLAP * work.bound, handed / UNDER_WAY)
+
+
+def _beside(problem: Problem, heads: int) -> list[tuple[int, int]]:
+    """How often what is read for each score of a block of heads is loaded, and its bytes."""
+    return [each for each in ((heads, problem.read - problem.shared), (1, problem.shared)) if each[1]]
 
 
 def apart(problem: Problem, timing: Timing) -> float:
