@@ -52,7 +52,9 @@ LATER_PASSES = (
 GAIN = 0.97
 """What the partition as it comes counts for, beside 1 for another one that takes as much: estimates are rough."""
 ROOM = 1.1
-"""Times the memory of the partition as it comes that another one may hold."""
+"""Times the memory of the partition as it comes that another one may hold, or its time that it may take: the estimate
+leaves out what is moved in HBM, which is less where less is held.
+"""
 _HLO_PROTO = {"HloProto": {1: FieldSpec("module", "bytes")}}
 """xla/service/hlo.proto."""
 
@@ -134,9 +136,9 @@ def _least(plain: tuple[Facts, bytes], others: list[tuple[Facts, bytes]]) -> tup
 
 
 def _cost(after: Taken, before: Taken) -> float:
-    """In parts of ``before``: time and half as much memory; infinite where it takes more time, or much more room."""
+    """In parts of ``before``: time and half as much memory; infinite where either is much more."""
     time, room = after.nanoseconds / max(1.0, before.nanoseconds), after.held / max(1, before.held)
-    return time * room**0.5 if time <= 1 and room <= ROOM else float("inf")
+    return time * room**0.5 if time <= ROOM and room <= ROOM else float("inf")
 
 
 def _whole(request: Request) -> Facts:
