@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from math import prod
 
 from neuronx_cc.codegen.context import Context, squeezed
+from neuronx_cc.codegen.dots.transpose import Transposer
 from neuronx_cc.codegen.emission.builder import Affine, Block, Ring, merge_free
 from neuronx_cc.codegen.emission.emitter import Emitter, Splat
 from neuronx_cc.codegen.emission.ones import add_up
@@ -34,6 +35,8 @@ from neuronx_cc.codegen.reductions.reduce_plan import (
     choose,
     estimate,
     gathers,
+    is_one_tile,
+    on_tensor,
 )
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.errors import CompileError
@@ -43,6 +46,8 @@ from neuronx_cc.passes.analysis.values import identity_of
 
 SHARE = (4, 5)
 """Of the largest gap in SBUF: what tiles may take."""
+UNROLLED = 4
+"""Banks of transposed sums that are no loop."""
 
 
 def lower(context: Context, op: hlo.ReduceOp, step: int) -> None:
@@ -78,6 +83,8 @@ def lower(context: Context, op: hlo.ReduceOp, step: int) -> None:
         assert schedule is not None, "single elements fit"
         found.append((0.0, view, problem, schedule))
     _, view, problem, schedule = min(found, key=lambda each: each[0])
+    if on_tensor(problem, schedule, context.timing):
+        context.fixed.identity("f32")
     with TilePool(context.builder, "reduction") as pool:
         partitions = schedule.partitions
         ones = pool.apart([1], view.dtype if schedule.engine is Stream.TENSOR else "f32", partitions)
@@ -144,10 +151,14 @@ class _Reduce:
     """One a partition: what adds them up."""
     zero: Block
     emitter: Emitter = field(init=False)
+    transposer: Transposer | None = None
     rings: dict[str, Ring] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.emitter = Emitter(self.context.builder, self._scratch)
+        if on_tensor(self.problem, self.schedule, self.context.timing):
+            banks = self.pool.psum(BUFFERS, "transposed")
+            self.transposer = Transposer(self.context, self.emitter, banks, UNROLLED, self._bits)
 
     def emit(self) -> None:
         """Loop over the blocks of kept elements: fold the tiles of each, then its partitions, and store."""
@@ -155,6 +166,10 @@ class _Reduce:
         kept, folded = ([dim for dim, each in enumerate(dims) if each.kept is which] for which in (True, False))
         nothing = _Part(Affine(), 1, 1)
         for block in self._over(kept, [nothing for _ in dims]):
+            if is_one_tile(self.problem, self.schedule):
+                for tile in self._over(folded, block):
+                    self._finish(tile, self._alone(tile))
+                continue
             widest = [
                 part if dims[dim].kept else _Part(Affine(), self.schedule.on_partitions[dim], self.schedule.pieces[dim])
                 for dim, part in enumerate(block)
@@ -209,6 +224,23 @@ class _Reduce:
             reduce_rows(self.emitter, self.problem.opcode, part, source.select([0, *moving, *folded]))
             acc = acc.of((acc.dims[0], *(atom for atom in acc.dims[1:] if atom.size > 1)))
         elementwise.emit_binary(self.emitter, self.problem.opcode, self.problem.acc, acc, acc, part)
+
+    def _alone(self, tile: list[_Part]) -> Block:
+        """The sums of a block of one tile: what that folds to, or what it is."""
+        source, dims, acc = self._load(tile), self.problem.dims, self.problem.acc
+        kept, folded = ([at for at, dim in enumerate(dims) if dim.kept is which] for which in (True, False))
+        if all(tile[dim].size == 1 for dim in folded):
+            part = source.select([0, *(dim + 1 for dim in kept)])
+            if part.dtype == acc:
+                return part
+            sums = self._tile("sums", [atom.size for atom in part.dims[1:]], acc, part.dims[0].size)
+            self.emitter.copy(sums, part)
+            return sums
+        sums = self._tile("sums", [tile[dim].size for dim in kept], acc, source.dims[0].size)
+        moving = [at for at, dim in enumerate(kept) if tile[dim].size > 1]
+        part = source.select([0, *(kept[at] + 1 for at in moving), *(dim + 1 for dim in folded if tile[dim].size > 1)])
+        reduce_rows(self.emitter, self.problem.opcode, sums.select([0, *(at + 1 for at in moving)]), part)
+        return sums
 
     def _load(self, tile: list[_Part]) -> Block:
         """[partitions, a part of every dim] of the operand."""
@@ -334,17 +366,33 @@ class _Reduce:
         order = [at for at, dim in enumerate(inside) if dims[dim].kept]
         order += [at for at, dim in enumerate(inside) if not dims[dim].kept]
         stay = [at for at in order if dims[inside[at]].kept]
+        atoms = [Atom(size, 4 * prod(partitions[dim + 1 :])) for dim, size in enumerate(partitions)]
+        steps = [Atom(partitions[dim], dims[inside[dim]].out * self.schedule.step(inside[dim])) for dim in stay]
         for row, there in self._rows(sums, out):
-            for at, count in self.context.builder.pieces(row.dims[1].size, self.context.sizes.partitions):
-                transposed = self._tile("transposed", [prod(partitions)], acc, count)
-                turn_squares(self.context.builder, transposed, row.index(1, at, count))
-                total = self._tile("total", [partitions[dim] for dim in stay], acc, count)
-                atoms = [Atom(size, 4 * prod(partitions[dim + 1 :])) for dim, size in enumerate(partitions)]
-                source = transposed.of((transposed.dims[0], *(atoms[dim] for dim in order)))
+            for at, several, count in self.context.builder.tiles(row.dims[1].size, self.context.sizes.partitions):
+                # neighbours on a partition, for runs
+                row_step, step = row.dims[1].stride, there.dims[1].stride
+                part = row.moved(at * row_step).of(
+                    (row.dims[0], Atom(several, row_step), Atom(count, row_step * several))
+                )
+                place = there.moved(at * step).of((Atom(count, step * several), Atom(several, step), *steps))
+                transposed = self._tile("transposed", [several, prod(partitions)], acc, count)
+                self._turn(transposed, part)
+                total = self._tile("total", [several, *(partitions[dim] for dim in stay)], acc, count)
+                source = transposed.of((*transposed.dims[:2], *(atoms[dim] for dim in order)))
                 reduce_rows(self.emitter, self.problem.opcode, total, source)
-                steps = [Atom(partitions[dim], dims[inside[dim]].out * self.schedule.step(inside[dim])) for dim in stay]
-                place = there.index(1, at, count)
-                self._store(total, place.of((place.dims[1], *steps)))
+                self._store(total, place)
+
+    def _turn(self, target: Block, source: Block) -> None:
+        """``target[column, which, partition] = source[partition, which, column]``."""
+        if self.transposer is not None:
+            self.transposer.transpose(source, target)
+            return
+        for which in self.context.builder.each(source.dims[1].size):
+            turn_squares(self.context.builder, target.index(1, which), source.index(1, which))
+
+    def _bits(self, dtype: str, sizes: Sequence[int], partitions: int) -> Block:
+        return self._tile("bits", sizes, dtype, partitions)
 
     def _rows(self, sums: Block, out: Block) -> Iterator[tuple[Block, Block]]:
         """Both blocks with one free dim: loops over the others."""

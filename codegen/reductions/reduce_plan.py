@@ -13,6 +13,7 @@ from functools import lru_cache
 from itertools import pairwise
 from math import ceil, prod
 
+from neuronx_cc.codegen.movement.halves import transposing
 from neuronx_cc.ir.isa.program import Stream
 from neuronx_cc.ir.isa.rules import SQUARE
 from neuronx_cc.ir.isa.timing import F32, F32_PSUM, Tile, Timing, Work
@@ -190,12 +191,13 @@ def estimate(problem: Problem, schedule: Schedule, timing: Timing) -> float:
         run *= piece
         if piece < dim.size:
             break
-    last = _combined(problem, schedule, timing).times(blocks / tiles)
+    last = _combined(problem, schedule, timing)
     stages = [] if problem.on_chip else [timing.moved(ceil(elements / tiles) * size, run)]
-    work = _folded(problem, schedule, timing, tiles > blocks) + last
+    work = _folded(problem, schedule, timing) + last.times(blocks / tiles)
     stages.append(timing.done(work, schedule.engine))
     end = sum(timing.latency(stream) for stream in (Stream.TENSOR, Stream.VECTOR, Stream.VECTOR))
-    return timing.pipeline(stages, tiles, BUFFERED) + end + timing.transfer_latency
+    end += timing.transfer_latency
+    return timing.pipeline(stages, tiles, BUFFERED) + blocks * _waits(problem, schedule, timing) + end
 
 
 def _boxes(problem: Problem, schedule: Schedule, index: int) -> int:
@@ -209,6 +211,12 @@ def _boxes(problem: Problem, schedule: Schedule, index: int) -> int:
     return (full + (rest >= schedule.inner)) * several + ceil(rest % schedule.inner / piece)
 
 
+def is_one_tile(problem: Problem, schedule: Schedule) -> bool:
+    """Whether all that belongs to a block is one tile, whose folds are the sums: floats are added to +0, not to -0."""
+    folded = [index for index, dim in enumerate(problem.dims) if not dim.kept]
+    return all(_boxes(problem, schedule, index) == 1 for index in folded) and not problem.adds
+
+
 def _minor(problem: Problem, schedule: Schedule) -> int:
     """Bytes between neighbours as Vector reads a tile: along the last dim that is reduced."""
     stride, found = itemsize(problem.dtype), 0
@@ -220,8 +228,8 @@ def _minor(problem: Problem, schedule: Schedule) -> int:
     return found or itemsize(problem.dtype)
 
 
-def _folded(problem: Problem, schedule: Schedule, timing: Timing, adds: bool) -> Work:
-    """The work on one tile; ``adds``: onto sums of others."""
+def _folded(problem: Problem, schedule: Schedule, timing: Timing) -> Work:
+    """The work on one tile."""
     kept, columns = schedule.kept(problem), schedule.columns
     if schedule.engine is Stream.TENSOR:
         bank = timing.sizes.bank_columns
@@ -241,8 +249,10 @@ def _folded(problem: Problem, schedule: Schedule, timing: Timing, adds: bool) ->
     if columns > kept:
         source = Tile(problem.dtype, stride=_minor(problem, schedule))
         work += timing.engine("tensor_reduce", Stream.VECTOR, columns, (F32,), (source,), ("add",))
-    if adds or columns == kept:
+    if not is_one_tile(problem, schedule):
         work += timing.engine("tensor_tensor", Stream.VECTOR, kept, ins=(F32, F32), alu=("add",))
+    elif columns == kept and problem.dtype != problem.acc:
+        work += timing.engine("tensor_copy", Stream.VECTOR, kept, ins=(Tile(problem.dtype),))
     return work
 
 
@@ -262,7 +272,7 @@ def _combined(problem: Problem, schedule: Schedule, timing: Timing) -> Work:
         work += _gathered(problem, schedule, timing)
     elif prod(folded) > 1:
         work += _transposed(problem, schedule, timing)
-        run = 4
+        run = 4 * max(1, kept // timing.sizes.partitions) if stays == 1 else 4
     else:
         run = 4 * kept
     return work + timing.transfer(4 * kept * stays, run, "write")
@@ -270,16 +280,64 @@ def _combined(problem: Problem, schedule: Schedule, timing: Timing) -> Work:
 
 def _transposed(problem: Problem, schedule: Schedule, timing: Timing) -> Work:
     """Sums change places with their partitions, and are folded there."""
-    kept, partitions = schedule.kept(problem), schedule.partitions
-    squares = ceil(partitions / SQUARE) * ceil(kept / SQUARE)
-    work = timing.engine("transpose", Stream.VECTOR, SQUARE).times(squares)
+    columns = schedule.partitions * ceil(schedule.kept(problem) / timing.sizes.partitions)
+    work = (_by_parts if _prefers_parts(problem, schedule, timing) else _by_squares)(problem, schedule, timing)
     if problem.acc in FLOATS or problem.acc == "pred":
-        fold = timing.engine("tensor_reduce", Stream.VECTOR, partitions, alu=("add",))
-    else:
-        fold = timing.engine("tensor_copy", Stream.GPSIMD, partitions, (Tile("s32"),), (Tile("s32"),))
-        least = timing.engine("int_tensor_tensor", Stream.GPSIMD, 1, (Tile("s32"),), (Tile("s32"),) * 2, ("add",))
-        fold += least.times(partitions.bit_length())
-    return work + fold.times(ceil(kept / timing.sizes.partitions))
+        return work + timing.engine("tensor_reduce", Stream.VECTOR, columns, alu=("add",))
+    work += timing.engine("tensor_copy", Stream.GPSIMD, columns, (Tile("s32"),), (Tile("s32"),))
+    least = timing.engine("int_tensor_tensor", Stream.GPSIMD, 1, (Tile("s32"),), (Tile("s32"),) * 2, ("add",))
+    return work + least.times(schedule.partitions.bit_length())
+
+
+def _by_squares(problem: Problem, schedule: Schedule, timing: Timing) -> Work:
+    """Vector transposes sums square by square."""
+    squares = ceil(schedule.partitions / SQUARE) * ceil(schedule.kept(problem) / SQUARE)
+    return timing.engine("transpose", Stream.VECTOR, SQUARE).times(squares)
+
+
+def _by_parts(problem: Problem, schedule: Schedule, timing: Timing) -> Work:
+    """TensorE transposes the parts of their bit patterns."""
+    columns = timing.sizes.partitions
+    each = transposing(timing, schedule.partitions, columns, problem.acc, fast=False)
+    return each.times(ceil(schedule.kept(problem) / columns))
+
+
+def on_tensor(problem: Problem, schedule: Schedule, timing: Timing) -> bool:
+    """Whether sums change places with their partitions, and TensorE transposes them, not Vector."""
+    return _changes_places(problem, schedule, timing) and _prefers_parts(problem, schedule, timing)
+
+
+def _changes_places(problem: Problem, schedule: Schedule, timing: Timing) -> bool:
+    inside = range(schedule.first, schedule.last + 1)
+    folded = prod(schedule.on_partitions[dim] for dim in inside if not problem.dims[dim].kept)
+    alone = folded == schedule.partitions and (problem.adds or gathers(problem, schedule, timing))
+    return folded > 1 and not alone and schedule.engine is Stream.VECTOR
+
+
+def _prefers_parts(problem: Problem, schedule: Schedule, timing: Timing) -> bool:
+    time = _by_parts(problem, schedule, timing).vector + _wait_for_parts(problem, schedule, timing)
+    return time < _by_squares(problem, schedule, timing).bound
+
+
+def _wait_for_parts(problem: Problem, schedule: Schedule, timing: Timing) -> float:
+    """What Vector waits for TensorE, which begins with the first parts, and for the last bank of these."""
+    work, sizes = _by_parts(problem, schedule, timing), timing.sizes
+    banks = ceil(schedule.kept(problem) / sizes.partitions) * schedule.partitions / sizes.bank_columns
+    return max(0.0, work.tensor - work.vector / 2) + work.scalar / max(1, 2 * banks) + _handed(timing)
+
+
+def _waits(problem: Problem, schedule: Schedule, timing: Timing) -> float:
+    """For how long Vector waits in every block: for TensorE, or for loops of its own transposes to end."""
+    if on_tensor(problem, schedule, timing):
+        return _wait_for_parts(problem, schedule, timing)
+    if _changes_places(problem, schedule, timing) and schedule.kept(problem) > timing.sizes.partitions:
+        return 2 * timing.latency(Stream.VECTOR) + timing.transfer_latency / BUFFERS
+    return 0.0
+
+
+def _handed(timing: Timing) -> float:
+    """Until Vector has what it gave TensorE, beside the work itself."""
+    return sum(timing.latency(stream) for stream in (Stream.VECTOR, Stream.TENSOR, Stream.SCALAR))
 
 
 def _gathered(problem: Problem, schedule: Schedule, timing: Timing) -> Work:
