@@ -161,7 +161,10 @@ def write(results: Sequence[dict[str, Any]]) -> None:
         parts.append("\nPredicted errors on the fronts, beside the true ones, where single casts were evaluated:\n\n")
         parts.append("| program | assignments | farthest off |\n|---|---|---|\n")
         parts += [f"{line}\n" for line in lines]
-    parts.append("\nError against simulated time; crosses are predicted errors:\n\n")
+    parts.append(
+        "\nError against simulated time, as measured at an earlier state of the compiler, all types tried; crosses are "
+        "predicted\nerrors:\n\n"
+    )
     parts += [f"![{each['program']}](images/tuning-{each['program']}.svg)\n" for each in results]
     PAGE.write_text("".join(parts))
 
