@@ -213,9 +213,9 @@ class Executable:
         """Values alone, into arrays of the caller, for callers that run a program again and again.
 
         All arrays have the signature's dims and storage types (``STORAGE``) and are not checked, nor are codes
-        (``undefined``). Memory is not
-        poisoned: the race check proves before the first run that nothing undefined is read. Returns what regions did,
-        by which ``execution`` tells the time. Raises RunError for faults, races and deadlocks.
+        (``undefined``). Memory is not poisoned: the race check proves before the first run that nothing undefined is
+        read. Returns what regions did, by which ``execution`` tells the time. Raises RunError for faults, races
+        and deadlocks.
         """
         prove_ordered(self.program)
         executor = self._executor(stochastic_rounding_seed)

@@ -199,13 +199,18 @@ def _stored(context: Context, attention: Attention) -> View:
         return context.new_hbm(value)
     order = stored_order(attention)
     stored = context.own_hbm(value, hlo.Shape(shape.dtype, tuple(shape.dims[axis] for axis in order)))
-    return stored.transpose([order.index(axis) for axis in range(shape.rank)])
+    return from_stored(stored, order)
 
 
 def stored_order(attention: Attention) -> list[int]:
     """The dims of the result in the order in which they are stored, outermost first."""
     wide = attention.wide()
     return [*(axis for axis in wanted_order(attention.result) if axis not in wide), *wide]
+
+
+def from_stored(view: View, order: Sequence[int]) -> View:
+    """``view``, of dims that are stored in ``order``, with these as they are numbered."""
+    return view.transpose([order.index(axis) for axis in range(len(order))])
 
 
 def wanted_order(value: hlo.SSAValue) -> list[int]:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from math import frexp, inf, prod
 
 from neuronx_cc.codegen.attention.arrays import stored_order
-from neuronx_cc.codegen.attention.estimate import apart, choose, estimate
+from neuronx_cc.codegen.attention.estimate import apart, choose, least
 from neuronx_cc.codegen.attention.geometry import by_dim, marked
 from neuronx_cc.codegen.attention.pattern import Attention, find
 from neuronx_cc.codegen.attention.schedule import Problem
@@ -65,10 +65,9 @@ def _time(context: Context, attention: Attention) -> float:
 
 
 def _time_of(problem: Problem, least_room: int, timing: Timing) -> float:
-    schedule = choose(problem, timing)
-    if schedule is None or choose(replace(problem, room=least_room), timing) is None:
+    if choose(replace(problem, room=least_room), timing) is None:
         return inf
-    time = estimate(problem, schedule, timing)
+    time = least(problem, timing)
     return time if time < (OVERLAP if problem.near else 1.0) * apart(problem, timing) else inf
 
 

@@ -6,7 +6,7 @@ blocks to each other, wait for keys and values that are not there yet, and for t
 
 from __future__ import annotations
 
-from math import ceil, prod
+from math import ceil, inf, prod
 
 from neuronx_cc.codegen.attention.schedule import (
     HEADS_UNDER_WAY,
@@ -210,6 +210,12 @@ def estimate(problem: Problem, schedule: Schedule, timing: Timing) -> float:
         spent = alone
     total_blocks = p.heads // schedule.together * p.groups * blocks * sections
     return alone + 2 * timing.transfer_latency + (total_blocks - 1) * spent + _stored(problem, timing)
+
+
+def least(problem: Problem, timing: Timing) -> float:
+    """Nanoseconds with the schedule that is chosen; infinite where nothing fits."""
+    schedule = choose(problem, timing)
+    return inf if schedule is None else estimate(problem, schedule, timing)
 
 
 def _stored(problem: Problem, timing: Timing) -> float:

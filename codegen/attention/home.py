@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from math import inf, prod
+from math import prod
 
-from neuronx_cc.codegen.attention.arrays import stored_order
+from neuronx_cc.codegen.attention.arrays import from_stored, stored_order
 from neuronx_cc.codegen.attention.choose import problem_of
-from neuronx_cc.codegen.attention.estimate import choose, estimate
+from neuronx_cc.codegen.attention.estimate import least
 from neuronx_cc.codegen.attention.pattern import Attention
-from neuronx_cc.codegen.attention.schedule import Problem
 from neuronx_cc.codegen.context import Context, apply_view
 from neuronx_cc.codegen.emission.accesses import Alloc
 from neuronx_cc.codegen.emission.views import Atom, View, coalesce
@@ -17,7 +16,6 @@ from neuronx_cc.codegen.formation.graph import is_view
 from neuronx_cc.codegen.maps.plan import Partitions, resident_view
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.program import Space
-from neuronx_cc.ir.isa.timing import Timing
 from neuronx_cc.ir.types import itemsize
 
 
@@ -35,15 +33,10 @@ def on_chip(context: Context, attention: Attention) -> View | None:
         return None
     apart = problem_of(context, attention, context.builder.sbuf.largest_gap())
     stays = replace(apart, stays=True, room=apart.room - nbytes)
-    if _time(stays, context.timing) > _time(apart, context.timing):
+    if least(stays, context.timing) > least(apart, context.timing):
         return None
     alloc = context.new_resident(value, nbytes)
     return None if alloc is None else _lying(attention, lies, alloc)
-
-
-def _time(problem: Problem, timing: Timing) -> float:
-    schedule = choose(problem, timing)
-    return inf if schedule is None else estimate(problem, schedule, timing)
 
 
 def _partitions(context: Context, attention: Attention) -> Partitions | None:
@@ -59,7 +52,7 @@ def _lying(attention: Attention, lies: Partitions, alloc: Alloc) -> View:
     shape, order = hlo.shape_of(attention.result), stored_order(attention)
     dims = [shape.dims[axis] for axis in order]
     there = resident_view(alloc, shape.dtype, dims, Partitions(order.index(lies.axis), lies.size, 1))
-    return there.transpose([order.index(axis) for axis in range(shape.rank)])
+    return from_stored(there, order)
 
 
 def _is_multiplied(value: hlo.SSAValue, view: View) -> bool:

@@ -295,8 +295,8 @@ class _Search:
                 waiting.pop()
                 continue
             makers = [made_by(x, dims).owner for x in op.operands] if self._is_inner(op, dims) else []
-            missing = [maker for maker in makers if isinstance(maker, hlo.HloOp) and (maker, dims) not in known]
-            missing = [maker for maker in missing if maker not in self.without]
+            looked_at = (maker for maker in makers if isinstance(maker, hlo.HloOp) and maker not in self.without)
+            missing = [maker for maker in looked_at if (maker, dims) not in known]
             if not missing:
                 known[op, dims] = 1 + max([known.get((maker, dims), 0) for maker in makers], default=0)  # type: ignore[arg-type]
             waiting += missing

@@ -8,7 +8,7 @@ from typing import Any
 
 from jaxlib.mlir import ir
 
-from neuronx_cc.driver.jax_backend.partition_shardings import Constraints, meshes_of, ops_named, shardings_of
+from neuronx_cc.driver.jax_backend.partition_shardings import Constraints, meshes_of, ops_named, shape_of, shardings_of
 
 _SORT, _WINDOW = "stablehlo.sort", "stablehlo.reduce_window"
 
@@ -40,10 +40,6 @@ def _along(op: Any) -> set[int]:
     """The dims that are taken whole: of windows those that are as long as the array."""
     if op.name == _SORT:
         return {ir.IntegerAttr(op.attributes["dimension"]).value}
-    window, given = ir.DenseI64ArrayAttr(op.attributes["window_dimensions"]), _shape(op.operands[0])
-    same = _shape(op.results[0]) == given
+    window, given = ir.DenseI64ArrayAttr(op.attributes["window_dimensions"]), shape_of(op.operands[0])
+    same = shape_of(op.results[0]) == given
     return {dim for dim, size in enumerate(window) if same and size == given[dim] > 1}
-
-
-def _shape(value: Any) -> list[int]:
-    return list(ir.RankedTensorType(value.type).shape)

@@ -8,7 +8,7 @@ from typing import Any
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
 
-from neuronx_cc.driver.jax_backend.partition_shardings import ops_named
+from neuronx_cc.driver.jax_backend.partition_shardings import ops_named, shape_of
 
 
 def prepare_pads(module: Any) -> None:
@@ -22,7 +22,7 @@ def prepare_pads(module: Any) -> None:
             wide = stablehlo.pad(
                 op.operands[0], op.operands[1], [max(0, edge) for edge in low], [max(0, edge) for edge in high], between
             )
-            shape = ir.RankedTensorType(wide.type).shape
+            shape = shape_of(wide)
             starts = [max(0, -edge) for edge in low]
             ends = [size + min(0, edge) for size, edge in zip(shape, high, strict=True)]
             op.results[0].replace_all_uses_with(stablehlo.slice(wide, starts, ends, [1] * len(starts)))

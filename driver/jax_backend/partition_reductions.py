@@ -11,7 +11,7 @@ from typing import Any
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import sdy, stablehlo
 
-from neuronx_cc.driver.jax_backend.partition_shardings import has_manual_parts, replicate
+from neuronx_cc.driver.jax_backend.partition_shardings import has_manual_parts, replicate, shape_of
 
 _GRADIENT = "stablehlo.select_and_scatter"
 _IDEMPOTENT = ("stablehlo.maximum", "stablehlo.minimum", "stablehlo.and", "stablehlo.or")
@@ -113,7 +113,7 @@ def _constrain(op: Any, number: int, whole: set[int], module: Any) -> None:
         if not has_manual_parts(module):
             replicate(op, number)
         return
-    rank = len(ir.RankedTensorType(op.operands[number].type).shape)
+    rank = len(shape_of(op.operands[number]))
     dims = [sdy.DimensionShardingAttr.get([], is_closed=dim in whole) for dim in range(rank)]
     sharding = sdy.TensorShardingAttr.get(ir.FlatSymbolRefAttr.get(mesh), dims)
     with ir.InsertionPoint(op), op.location:

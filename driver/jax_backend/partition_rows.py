@@ -15,6 +15,7 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
 
 from neuronx_cc.driver.jax_backend.partition_calls import computation, is_manual, replicated
+from neuronx_cc.driver.jax_backend.partition_shardings import shape_of
 
 NAME = "neuron.rows"
 CALLS = {"Qr": ((2,), (2, 1)), "ProductOfElementaryHouseholderReflectors": ((2, 1), (2,))}
@@ -50,7 +51,7 @@ def prepare_rows(module: Any) -> None:
 
 
 def _replace(op: Any, text: str, whole: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
-    rank = len(ir.RankedTensorType(op.operands[0].type).shape)
+    rank = len(shape_of(op.operands[0]))
     leading = rank - whole[0][0]
     config = {"text": text, "whole": whole, "leading": leading}
     with ir.InsertionPoint(op), op.location:
@@ -76,7 +77,7 @@ def _rule(op: Any, leading: int) -> Any:
     for values in (op.operands, op.results):
         each = []
         for value in values:
-            shape = list(ir.RankedTensorType(value.type).shape)
+            shape = shape_of(value)
             if not sizes:
                 sizes += shape[:leading]
             first = len(sizes)

@@ -18,6 +18,7 @@ from neuronx_cc.driver.jax_backend.partition_shardings import (
     meshes_of,
     ops_named,
     replicate,
+    shape_of,
     shardings_of,
 )
 
@@ -47,7 +48,7 @@ def _replicate(module: Any, ops: list[Any], partitions: int) -> None:
     if has_manual_parts(module):
         return
     for op in ops:
-        shape = ir.RankedTensorType(op.operands[_place(op)].type).shape
+        shape = shape_of(op.operands[_place(op)])
         if any(shape[dim] % partitions for _, dim in _pairs(op)):
             for number in range(_place(op), len(op.operands)):
                 replicate(op, number)
@@ -60,7 +61,7 @@ def _numbers(op: Any) -> Any:
 def _pairs(op: Any) -> list[tuple[int, int]]:
     """The dims of updates that count these, with those of the indices, but batch dims."""
     numbers = _numbers(op)
-    indices, updates = (len(ir.RankedTensorType(op.operands[place].type).shape) for place in (_place(op), -1))
+    indices, updates = (len(shape_of(op.operands[place])) for place in (_place(op), -1))
     counted = [dim for dim in range(updates) if dim not in numbers.update_window_dims]
     listed = [dim for dim in range(indices) if dim != numbers.index_vector_dim]
     pairs = zip(counted, listed, strict=True)
@@ -86,7 +87,7 @@ def _parts(found: Found, update_dim: int, index_dim: int, sizes: dict[str, int])
 
 def _pad(op: Any, update_dim: int, index_dim: int, parts: int) -> None:
     place = _place(op)
-    size = ir.RankedTensorType(op.operands[place].type).shape[index_dim]
+    size = shape_of(op.operands[place])[index_dim]
     more = -size % parts
     if not more:
         return

@@ -45,9 +45,14 @@ def shardings_of(module: Any, ops: Sequence[Any]) -> list[Found | None]:
     return found
 
 
+def shape_of(value: Any) -> list[int]:
+    """The sizes of the dims of an array."""
+    return list(ir.RankedTensorType(value.type).shape)
+
+
 def axes_of(value: Any) -> Axes | None:
     """The axes of ``value``, of a module that Shardy has gone through."""
-    rank = len(ir.RankedTensorType(value.type).shape) if isinstance(value.type, ir.RankedTensorType) else 0
+    rank = len(shape_of(value)) if isinstance(value.type, ir.RankedTensorType) else 0
     sharding = _sharding(value)
     if sharding is None:
         return ((),) * rank
@@ -139,7 +144,7 @@ class Constraints:
         if axes is None:
             return None
         axes = tuple(tuple(axis for axis in dim if axis not in added) for dim in axes)
-        for dim, (size, old) in enumerate(zip(ir.RankedTensorType(value.type).shape, axes, strict=True)):
+        for dim, (size, old) in enumerate(zip(shape_of(value), axes, strict=True)):
             if dim not in but and size % prod(self.sizes[axis] for axis in (*old, *added)) == 0:
                 return tuple((*each, *added) if at == dim else each for at, each in enumerate(axes))
         return None

@@ -17,7 +17,7 @@ import tempfile
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import Any, BinaryIO, NotRequired, TypedDict
+from typing import TYPE_CHECKING, Any, BinaryIO, NotRequired, TypedDict
 
 import numpy as np
 from jaxlib import _hlo, _jax, xla_client  # type: ignore[attr-defined,unused-ignore]
@@ -32,11 +32,13 @@ from neuronx_cc.driver.jax_backend.partition_reductions import prepare_reduction
 from neuronx_cc.driver.jax_backend.partition_rows import prepare_rows, register
 from neuronx_cc.driver.jax_backend.partition_scatters import prepare_scatters
 from neuronx_cc.driver.jax_backend.partition_sums import FREE, PINNED, spread
-from neuronx_cc.driver.jax_backend.partition_time import Taken, taken
 from neuronx_cc.driver.jax_backend.partition_top_k import prepare_top_k
 from neuronx_cc.hlo_import.load import detect
 from neuronx_cc.hlo_import.wire import FieldSpec, decode
 from neuronx_cc.ir.targets import MAX_DEVICES
+
+if TYPE_CHECKING:
+    from neuronx_cc.driver.jax_backend.partition_time import Taken
 
 PASS = "spmd-partitioning"
 STAGE_AFTER_PASSES = 0
@@ -96,10 +98,11 @@ register()
 def partition(request: Request, code: bytes) -> tuple[Facts, bytes]:
     """The local module of ``code``. Raises what XLA raises where it does not get past its partitioner."""
     with make_context() as context, ir.Location.unknown():
-        request = {**_stated(_read_module(code, context)), **request}
+        module = _read_module(code, context)
+        request = {**_stated(module), **request}
         if request["partitions"] == 1 and b"manual_computation" not in code:
             return _whole(request), code
-        plain = _partitioned(request, _read_module(code, context))
+        plain = _partitioned(request, module)
         if not request["shardy"] or not request["spread"]:
             return plain
         others = [_attempt(request, code, context, kind) for kind in (PINNED, FREE)]
@@ -130,12 +133,14 @@ def _least(plain: tuple[Facts, bytes], others: list[tuple[Facts, bytes]]) -> tup
     """The partition that takes least time and memory by estimate; ``plain`` unless another gains."""
     if not others:
         return plain
+    from neuronx_cc.driver.jax_backend.partition_time import taken  # with code generation, which few programs need here
+
     before = taken(plain[1])
     costs = [(GAIN, plain), *((_cost(taken(each[1]), before), each) for each in others)]
     return min(costs, key=lambda each: each[0])[1]
 
 
-def _cost(after: Taken, before: Taken) -> float:
+def _cost(after: "Taken", before: "Taken") -> float:
     """In parts of ``before``: time and half as much memory; infinite where either is much more."""
     time, room = after.nanoseconds / max(1.0, before.nanoseconds), after.held / max(1, before.held)
     return time * room**0.5 if time <= ROOM and room <= ROOM else float("inf")
