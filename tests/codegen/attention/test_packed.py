@@ -26,7 +26,7 @@ def packs(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
         return max(found, key=lambda each: (each.pack, each.staged), default=None)
 
     monkeypatch.setattr(choose, "choose", most)
-    monkeypatch.setattr(choose, "estimate", lambda *_: 0.0)
+    monkeypatch.setattr(choose, "least", lambda *_: 0.0)
     monkeypatch.setattr(choose, "apart", lambda *_: 1.0)
     monkeypatch.setattr(kernel, "choose", most)
 
