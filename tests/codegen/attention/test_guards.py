@@ -102,6 +102,6 @@ def test_kinds(kind: str, greatest: str, sums: str, monkeypatch: pytest.MonkeyPa
 
     for module in (choose, kernel):
         monkeypatch.setattr(module, "choose", forced)
-    monkeypatch.setattr(choose, "estimate", lambda *_: 0.0)
+    monkeypatch.setattr(choose, "least", lambda *_: 0.0)
     monkeypatch.setattr(choose, "apart", lambda *_: 1.0)
     check(attention(GREATEST[greatest], SUMS[sums]), inputs(*((140, 1100) if kind == "sections" else (3, 200))))
