@@ -23,6 +23,7 @@ from neuronx_cc.codegen.formation import form as formation
 from neuronx_cc.codegen.formation.graph import Kernel, base, operands_of, same_order, squeeze
 from neuronx_cc.codegen.kernels import CONTRACTIONS, LOWERINGS
 from neuronx_cc.codegen.maps import kernel as map_kernel
+from neuronx_cc.codegen.movement import tail_kernel
 from neuronx_cc.codegen.movement.straight import straighten
 from neuronx_cc.codegen.parts import Parts
 from neuronx_cc.ir import hlo, progress
@@ -46,7 +47,8 @@ class Block:
         chains = chain_choice.worthwhile(context, computation, without)
         chained = {op for each in chains for op in each.ops}
         attentions = attention_choice.worthwhile(context, computation, without | chained)
-        inside = formation.inside_of(attentions) | chained
+        tails = tail_kernel.worthwhile(context, computation, without | chained, attentions)
+        inside = formation.inside_of(attentions, tails) | chained
         late = recompute.spread(computation, partial(columns.folded_by, context, sections=1), inside)
         epilogues = epilogue_choice.worthwhile(context, computation, inside | without)
         context.cast_on_load(computation, {op for ops in epilogues.values() for op in ops})
@@ -54,7 +56,11 @@ class Block:
             context,
             computation,
             without,
-            [*((each.ops, each) for each in attentions), *((each.ops, each) for each in chains)],
+            [
+                *((each.ops, each) for each in attentions),
+                *((each.ops, each) for each in chains),
+                *(((op,), None) for op in tails),
+            ],
             inside,
             epilogues,
             late,

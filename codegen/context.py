@@ -21,7 +21,7 @@ from neuronx_cc.codegen.dots.watch import Watch
 from neuronx_cc.codegen.emission.accesses import Alloc
 from neuronx_cc.codegen.emission.builder import Affine, Builder
 from neuronx_cc.codegen.emission.fixed import Fixed
-from neuronx_cc.codegen.emission.views import View, coalesce, linear, outermost, unplaced
+from neuronx_cc.codegen.emission.views import View, coalesce, factors, linear, outermost, unplaced
 from neuronx_cc.codegen.formation.combiners import simple_combiners
 from neuronx_cc.codegen.formation.graph import base, elements, is_load_cast, is_view
 from neuronx_cc.codegen.movement.fill import fill, repeats_one
@@ -224,7 +224,7 @@ class Context:
 
     def lies_in(self, value: hlo.SSAValue, place: View) -> bool:
         """Whether ``value``, or what it is a view of, lies in ``place`` already."""
-        return base(value) in self.homes and any(_same_place(view, place) for view in self.views(value))
+        return base(value) in self.homes and any(_same_place(view, place) for view in self._derived(value))
 
     def _derived(self, value: hlo.SSAValue) -> list[View]:
         if value in self.homes:
@@ -319,7 +319,7 @@ class Context:
     def store(self, value: hlo.SSAValue, target: View) -> None:
         """Copy ``value`` to an HBM view of its shape."""
         shape = hlo.shape_of(value)
-        if shape.size == 0:
+        if shape.size == 0 or (not self._derived(value) and self._store_cut(value, target)):
             return
         one = next((view for view in self.views(value) if repeats_one(view) and not view.in_sbuf), None)
         dense = target == linear(target.alloc, target.start, target.dtype, shape.dims)
@@ -329,6 +329,24 @@ class Context:
             source = self.hbm(value)
             if source != target:
                 transfer(self.builder, target, source, Stream.DMA_STORE)
+
+    def _store_cut(self, value: hlo.SSAValue, target: View) -> bool:
+        """Copy the first rows of what lies on chip in tiles of rows: full tiles, and what is wanted of the last one."""
+        op = value.owner
+        if not isinstance(op, hlo.SliceOp) or any(dim.start or dim.stride > 1 for dim in op.slice.data):
+            return False
+        for view in self._derived(op.operand):
+            axes = [axis for axis, size in enumerate(target.shape) if size < view.shape[axis]]
+            inner = factors(view, axes[0])[-1:] if len(axes) == 1 else []
+            if not inner or not view.in_sbuf:
+                continue
+            size, full = target.shape[axes[0]], target.shape[axes[0]] // inner[0] * inner[0]
+            parts = [(start, count) for start, count in ((0, full), (full, size - full)) if count]
+            found = [[each.slice(axes[0], *part) for each in (target, view)] for part in parts]
+            pairs = [(there, here) for there, here in found if there is not None and here is not None]
+            if len(pairs) == len(parts) and all(transfer(self.builder, *pair, Stream.DMA_STORE) for pair in pairs):
+                return True
+        return False
 
     def new_resident(self, value: hlo.SSAValue, nbytes: int) -> Alloc | None:
         """SBUF for a resident home of ``value``, ``nbytes`` a partition, or None when it would crowd the tiles out."""

@@ -8,6 +8,7 @@ from neuronx_cc.codegen.dots import kernel as dot_kernel
 from neuronx_cc.codegen.exchange import collective_kernel, host_kernel
 from neuronx_cc.codegen.indexing import gather_kernel, indexed_kernel, scatter_kernel, sort_kernel
 from neuronx_cc.codegen.movement import concatenate_kernel as movement_kernel
+from neuronx_cc.codegen.movement import tail_kernel
 from neuronx_cc.codegen.reductions import reduce_kernel, select_scatter_kernel, window_kernel
 
 
@@ -45,6 +46,7 @@ LOWERINGS: dict[str, Lowering] = {
     "reduce": Lowering(reduce_kernel.lower),
     "reduce-window": Lowering(window_kernel.lower, "windows may lie apart"),
     "scatter": Lowering(scatter_kernel.scatter, "rows that are replaced, and updates that lie outside"),
+    "select": Lowering(tail_kernel.lower, "all but the tail stays where it is"),
     "select-and-scatter": Lowering(select_scatter_kernel.lower, "windows may lie apart"),
     "sort": Lowering(sort_kernel.sort),
     "topk": Lowering(sort_kernel.topk),

@@ -10,13 +10,12 @@ from neuronx_cc.codegen.emission.accesses import Alloc
 from neuronx_cc.codegen.emission.memory import Arena
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.machine import Sizes
+from neuronx_cc.passes.analysis.stored import RESIDENT_VALUE_SHARE
 
 RESIDENT_SHARE = (5, 11)
 """Of a partition of SBUF: what resident values may fill together; the rest is for tiles."""
 KEPT_SHARE = (8, 11)
 """The same for resident values and what is staged for loops."""
-RESIDENT_VALUE_SHARE = (3, 11)
-"""The same for one resident value."""
 PARTS = ((1, 1), (1, 2), (1, 4), (0, 1))
 """Of these shares, what is tried one after the other, until tiles have room beside what is kept."""
 

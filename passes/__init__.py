@@ -37,6 +37,7 @@ PASSES = {
         "dedupe_computations",
         "dissolve_tuples",
         "drop_tokens",
+        "even_rows",
         "exact_integer_dots",
         "expand_argument_reductions",
         "expand_batch_norm",

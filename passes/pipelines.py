@@ -74,6 +74,7 @@ DEFAULT_PIPELINE: Pipeline = (
     (
         "layout",
         (
+            "even_rows",
             "thin_dots",
             "merge_contracted",
             "features_first",

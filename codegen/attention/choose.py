@@ -19,10 +19,11 @@ from neuronx_cc.codegen.dots.problem import order_of, pe_dtype, rounding_of
 from neuronx_cc.codegen.dots.schedule import FEW
 from neuronx_cc.codegen.emission.views import Atom, View, coalesce
 from neuronx_cc.codegen.formation.graph import base, is_view
-from neuronx_cc.codegen.residents import KEPT_SHARE, RESIDENT_SHARE, RESIDENT_VALUE_SHARE
+from neuronx_cc.codegen.residents import KEPT_SHARE, RESIDENT_SHARE
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.timing import Timing
 from neuronx_cc.ir.types import itemsize
+from neuronx_cc.passes.analysis.stored import RESIDENT_VALUE_SHARE
 from neuronx_cc.passes.analysis.values import is_normal
 
 LEFT = 0.9

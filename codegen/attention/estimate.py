@@ -22,10 +22,10 @@ from neuronx_cc.codegen.attention.schedule import (
 from neuronx_cc.codegen.dots.problem import divisor
 from neuronx_cc.codegen.dots.schedule import FEW
 from neuronx_cc.codegen.movement.halves import transposing
-from neuronx_cc.codegen.residents import RESIDENT_VALUE_SHARE
 from neuronx_cc.ir.isa.program import Stream
 from neuronx_cc.ir.isa.timing import F32, F32_PSUM, NOTHING, Tile, Timing, Work, total
 from neuronx_cc.ir.types import itemsize
+from neuronx_cc.passes.analysis.stored import RESIDENT_VALUE_SHARE
 
 OVERLAP = 1.5
 """How much longer a block of several heads takes than its busiest engine, which others keep waiting now and then."""

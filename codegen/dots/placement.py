@@ -23,12 +23,10 @@ from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.program import Space, Stream
 from neuronx_cc.ir.isa.timing import Timing
 from neuronx_cc.ir.types import itemsize
+from neuronx_cc.passes.even_rows import FILLED
 
-FILLED = 4
-"""A result stays on chip if it fills one part in so many of the partitions, though after a way through HBM all of them
-could be used."""
 FILLED_IN_LOOPS = 8
-"""The same in loops and branches, where nothing overlaps that way."""
+"""As ``FILLED`` in loops and branches, where nothing overlaps that way."""
 SMALL_RESULT = 64
 """A result of so many elements a partition stays on chip in any case."""
 

@@ -21,13 +21,12 @@ from neuronx_cc.codegen.epilogues.contraction import FLOATS, Contraction
 from neuronx_cc.codegen.epilogues.work import leave
 from neuronx_cc.codegen.formation.graph import base, computes_elementwise, squeeze
 from neuronx_cc.codegen.maps.elementwise import ACTIVATION, ARITHMETIC
-from neuronx_cc.codegen.residents import RESIDENT_VALUE_SHARE
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo.editing import ops_of
 from neuronx_cc.ir.isa.program import Stream
 from neuronx_cc.ir.isa.timing import NOTHING, Tile, Timing, Work, total
 from neuronx_cc.ir.types import itemsize
-from neuronx_cc.passes.analysis.stored import is_stored
+from neuronx_cc.passes.analysis.stored import RESIDENT_VALUE_SHARE, is_stored
 
 TAKEN = frozenset(["clamp", "compare", "convert", "divide", "negate", "not", "select", *ARITHMETIC, *ACTIVATION])
 """Opcodes of instructions of Vector and Scalar, of floats and truth values."""

@@ -76,10 +76,11 @@ def form(
     return _by_depth([kernel for kernel in formation.kernels if kernel.ops], formation.member, context.effectful)
 
 
-def inside_of(attentions: Sequence[Attention]) -> set[hlo.Operation]:
-    """Ops that are part of an attention, or that nothing but one needs."""
+def inside_of(attentions: Sequence[Attention], tails: Set[hlo.Operation]) -> set[hlo.Operation]:
+    """Ops that are part of an attention, or ``tails``, or that nothing but these needs."""
     inside: set[hlo.Operation] = {op for each in attentions for op in each.ops}
-    return inside | dead_with({step.op for each in attentions for step in each.steps if step.band is not None})
+    counting = {step.op for each in attentions for step in each.steps if step.band is not None}
+    return inside | tails | dead_with(counting | tails)
 
 
 class _Formation:

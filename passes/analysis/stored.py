@@ -6,6 +6,8 @@ from neuronx_cc.ir.hlo.editing import users
 VIEWS = hlo.ViewOp | hlo.IdentityOp | hlo.BitcastConvertOp
 STORED = hlo.ConstantOp | hlo.DynamicSliceOp | hlo.DynamicUpdateSliceOp | hlo.ScatterOp | hlo.CollectiveOp
 """Ops that compute nothing, and those whose kernels leave their results in HBM, however small these are."""
+RESIDENT_VALUE_SHARE = (3, 11)
+"""Of a partition of SBUF: what one value that stays on chip may fill."""
 
 
 def is_given(value: hlo.SSAValue) -> bool:

@@ -85,7 +85,7 @@ def attention(g: Sketch) -> None:
     s = g.let(f"{text} * {scale}" if g.chance(0.8) else f"{text} / {depth**0.5:.6f}", "f32" if wanted else dtype,
               scores, 9 * depth**0.5, False)  # fmt: skip
     for _ in range(g.random.choice((0, 1, 1, 2, 2, 3))):
-        s = _masked(g, s)
+        s = masked(g, s)
     w = g.like(s, g.random.choice(SOFTMAX).format(s.name), 1)
     if g.chance(0.1):
         w = g.like(w, f"jnp.where({_bools(g, w.dims).name}, {w.name} * 1.25, 0)", 1.25)
@@ -142,7 +142,7 @@ def _bools(g: Sketch, dims: tuple[int, ...]) -> Value:
     return g.make("pred", kept[start:])
 
 
-def _masked(g: Sketch, s: Value) -> Value:
+def masked(g: Sketch, s: Value) -> Value:
     """Scores under one more mask, bias or cap."""
     rows, columns = s.dims[-2:]
     row = f"lax.broadcasted_iota(T['s32'], ({rows}, {columns}), 0)"
@@ -276,7 +276,7 @@ def _step(g: Sketch, z: Value) -> Value:
         return g.like(z, f"jnp.where({_bools(g, z.dims).name}, {z.name}, {g.random.choice((0, 0, -1))})")
     if g.chance(0.5):
         return g.like(z, f"jax.nn.softmax({z.name}, axis={g.random.randrange(len(z.dims))})", 1)
-    return _normal(g, z, [len(z.dims) - 1])
+    return normal(g, z, [len(z.dims) - 1])
 
 
 # ---- networks of few rows ------------------------------------------------------------------------------------
@@ -293,15 +293,15 @@ def rows(g: Sketch) -> None:
     for _ in range(g.random.choice((1, 2, 2, 3))):
         before, width = x, x.dims[-1]
         if g.chance(0.6):
-            x = _normal(g, x, [len(dims)])
+            x = normal(g, x, [len(dims)])
         hidden = edge(g, min(2048, 40 * g.largest / width), 2)
-        y = _of_rows(g, x, hidden)
+        y = of_rows(g, x, hidden)
         if g.chance(0.4):
-            gate = g.random.choice(ACTIVATIONS).format(_of_rows(g, x, hidden).name)
+            gate = g.random.choice(ACTIVATIONS).format(of_rows(g, x, hidden).name)
             y = g.like(y, f"({y.name} * {gate}).astype({y.name}.dtype)", 300)
         for _ in range(g.random.choice((0, 0, 1, 2))):
             y = _step(g, y)
-        x = widened(g, _of_rows(g, g.bounded(y, 9.0), width), before.dtype)
+        x = widened(g, of_rows(g, g.bounded(y, 9.0), width), before.dtype)
         if g.chance(0.6):
             x = g.like(x, f"{before.name} + {x.name}", before.most + x.most)
         x = g.bounded(x, 9.0)
@@ -310,7 +310,7 @@ def rows(g: Sketch) -> None:
     alone(g, first, x)
 
 
-def _of_rows(g: Sketch, x: Value, columns: int) -> Value:
+def of_rows(g: Sketch, x: Value, columns: int) -> Value:
     """Rows times a matrix, which lies either way, maybe with a bias."""
     terms, form = x.dims[-1], g.random.choice(("kn", "kn", "kn", "nk"))
     w = real(g, x.dtype, (terms, columns) if form == "kn" else (columns, terms), 2.0)
@@ -337,13 +337,13 @@ def norm(g: Sketch) -> None:
     if g.chance(0.3):
         x = g.like(x, f"{x.name} + {real(g, x.dtype, x.dims).name}", x.most + 3)
     first = len(g.values)
-    y = _normal(g, x, axes)
+    y = normal(g, x, axes)
     for _ in range(g.random.choice((0, 1, 1, 2))):
         y = _step(g, y)
     alone(g, first, y)
 
 
-def _normal(g: Sketch, x: Value, axes: list[int]) -> Value:
+def normal(g: Sketch, x: Value, axes: list[int]) -> Value:
     at, wide = tuple(axes), g.chance(0.6)
     w = widened(g, x, "f32") if wide else x
     kind = g.random.choice(("layer", "layer", "rms", "softmax", "standard", "greatest", "sum", "one pass"))
@@ -421,7 +421,7 @@ def block(g: Sketch) -> None:
         if g.chance(0.25):
             y = _inference(g, g.bounded(y, 50.0), x_form.index("C"))
         else:
-            y = _normal(g, y, _spatial(x_form, g)) if g.chance(0.15) else _step(g, y)
+            y = normal(g, y, _spatial(x_form, g)) if g.chance(0.15) else _step(g, y)
     alone(g, first, y)
     return None
 

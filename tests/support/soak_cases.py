@@ -7,6 +7,7 @@ import random
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -15,9 +16,10 @@ import numpy as np
 from drawn_schedules import drawn_schedules
 from generated import TRN1, assert_close, compile_text, text_of
 from jax import lax
-from jax_neighbourhoods import NEIGHBOURHOODS
+from jax_neighbourhoods import NEIGHBOURHOODS as KERNELS
 from jax_sketch import NUMPY, Sketch
 from jax_structures import ALL, CONSUMERS, FAMILIES, extend
+from jax_uneven_rows import uneven
 from xla_oracle import run_text
 
 from neuronx_cc.codegen.context import Transposes
@@ -25,6 +27,7 @@ from neuronx_cc.hlo_import.parser import parse_text
 from neuronx_cc.ir.machine import Machine
 from neuronx_cc.ir.reference import evaluate
 from neuronx_cc.ir.targets import find_machine
+from neuronx_cc.passes import even_rows
 
 Array = np.ndarray[Any, Any]
 TYPES = {name: np.dtype(getattr(ml_dtypes, numpy, numpy)) for name, numpy in NUMPY.items()}
@@ -35,6 +38,7 @@ NOTHING = 1e-6
 """Of results that are all smaller nothing is left but rounding."""
 CASTS_DRAWN = 3
 """How often the inputs of a program with casts are rounded at random, to see what casts may change."""
+NEIGHBOURHOODS = KERNELS | {"uneven": (uneven,)}
 FAMILIES = FAMILIES | NEIGHBOURHOODS
 FAMILY_KINDS = ("jax", *FAMILIES)
 KINDS = (*FAMILY_KINDS, "tiny", "schedules", "nonfinite")
@@ -69,6 +73,8 @@ class Case:
     """Whether attentions are one kernel, and columns of few rows lie on the partitions, wherever that is possible."""
     watched: bool = False
     """Whether it runs as in the JAX backend, which infinities do not spread in."""
+    padded: bool = False
+    """Whether rows are added wherever that is possible."""
 
     def function(self, wide: bool = False) -> Any:
         """The function; ``wide``: floats are FP64."""
@@ -144,7 +150,7 @@ def draw(kind: str, seed: int) -> Case:
     lines = [f"def program({parameters}):", *("    " + line for line in g.lines), f"    return ({result},)"]
     inputs = [numbers(v.dtype, v.dims, seed * 100 + at, v.exact) for at, v in enumerate(g.inputs)]
     options = {"auto_cast": cast, "auto_cast_type": narrow}
-    flags = (TRN1, None, chooser.random() < 0.5, chooser.random() < 0.5)
+    flags = (TRN1, None, *(chooser.random() < 0.5 for _ in range(3)))
     return Case("\n".join(lines), inputs, [root.exact for root in roots], options, *flags)
 
 
@@ -163,7 +169,8 @@ def spoiled(case: Case, chooser: random.Random) -> Case:
 def run(case: Case, text: str, transposes: Transposes) -> list[Array]:
     """What the simulator computes; with watched transposes as the JAX backend does it, once more where they spread."""
     choices = drawn_schedules(case.drawn) if case.fused or case.drawn is not None else contextlib.nullcontext()
-    with choices:
+    rows = mock.patch.object(even_rows, "gain", return_value=1.0) if case.padded else contextlib.nullcontext()
+    with choices, rows:
         compiled = compile_text(text, case.machine, verify_each=True, transposes=transposes, **case.options)
     found = compiled.run(case.inputs)
     if transposes is Transposes.WATCHED and len(found) > len(case.exact):
