@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from math import prod
 
@@ -10,7 +10,6 @@ from neuronx_cc.codegen.emission.builder import Block
 from neuronx_cc.codegen.emission.tiles import TilePool
 from neuronx_cc.codegen.emission.views import Atom
 from neuronx_cc.codegen.maps.parts import LEAST_TILE
-from neuronx_cc.codegen.maps.space import loops_of
 from neuronx_cc.codegen.movement.relayout_plan import GAIN, Dim, Extent, as_loaded, direct_ns, is_long
 from neuronx_cc.ir.isa.program import MAX_FREE_DIMS, Space
 from neuronx_cc.ir.isa.timing import Timing
@@ -20,7 +19,6 @@ MOST_BETWEEN = 64
 """How many times its bytes a tile may take with what lies between its elements."""
 LEAST_STEPS = 2
 """Elements from which it pays to load that, too."""
-
 MOST_KEPT = 4
 """How many times the elements of a tile one may have that loads nothing twice."""
 
@@ -98,20 +96,7 @@ def finest(block: Block) -> int:
     return min(block.varying, key=lambda dim: abs(block.dims[dim].stride)) - 1
 
 
-def loops_around(
-    timing: Timing, blocks: Sequence[Block], sizes: Sequence[int], whole: Set[int], elements: int
-) -> list[tuple[int, int]]:
-    """(free dim, step) of the loops that leave ``elements`` to a tile, and all of ``whole``.
-
-    Dims whose elements are loaded with what lies between are cut last: a tile of a part would load all of that.
-    """
-    varying = [block for block in blocks if all(atom.stride for atom in block.dims[1:])]
-    kept = whole | {finest(block) for block in varying if gathered(timing, block)}
-    fits = prod(sizes[dim] for dim in kept) <= (elements if kept == whole else MOST_KEPT * elements)
-    return loops_of(sizes, kept if fits else whole, elements)
-
-
-def _cut(block: Block, loops: Sequence[tuple[int, int]]) -> Block:
+def cut_by(block: Block, loops: Sequence[tuple[int, int]]) -> Block:
     """A tile of ``block``: (free dim, step) of ``loops``."""
     dims = list(block.dims)
     for dim, step in loops:
@@ -124,7 +109,7 @@ def gathered_bytes(timing: Timing, blocks: Sequence[Block], loops: Sequence[tupl
 
     A tile has more of that than the whole block where a looped dim is the minor one in HBM.
     """
-    extents = [gathered(timing, _cut(block, loops)) for block in blocks]
+    extents = [gathered(timing, cut_by(block, loops)) for block in blocks]
     return sum(extent.nbytes for extent in extents if extent is not None)
 
 
@@ -161,7 +146,7 @@ def fit(pool: TilePool, blocks: Sequence[Block], loops: Sequence[tuple[int, int]
     more = gathered_bytes(pool.builder.timing, blocks, loops)
     for block in blocks:
         if not all(atom.stride for atom in block.dims[1:]):
-            nbytes += elements_of(_cut(block, loops)) * itemsize(block.dtype)
+            nbytes += elements_of(cut_by(block, loops)) * itemsize(block.dtype)
     pool.gathers = nbytes + more <= room
     if pool.gathers:
         pool.buffers = max(1, min(pool.buffers, room // (nbytes + more)))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from neuronx_cc.codegen.context import Context, squeezed
-from neuronx_cc.codegen.emission.accesses import Alloc
 from neuronx_cc.codegen.emission.builder import Block
 from neuronx_cc.codegen.emission.views import Affine, View, outermost, unplaced
-from neuronx_cc.codegen.formation.graph import Kernel, base, squeeze
+from neuronx_cc.codegen.formation.graph import base, squeeze
 from neuronx_cc.codegen.maps.axes import axes_view, full_view, is_small, laid_out, value_view
 from neuronx_cc.codegen.maps.plan import (
     MapPlan,
@@ -19,11 +20,11 @@ from neuronx_cc.codegen.maps.plan import (
     resident_bytes,
     resident_view,
 )
-from neuronx_cc.codegen.movement.straight import direct, pays
-from neuronx_cc.codegen.movement.transfer import stored_ns, transfer
+from neuronx_cc.codegen.maps.stored import stored_home
+from neuronx_cc.codegen.movement.transfer import transfer
 from neuronx_cc.codegen.movement.transpose_kernel import turn_squares
 from neuronx_cc.ir import hlo
-from neuronx_cc.ir.isa.program import Space, Stream
+from neuronx_cc.ir.isa.program import Stream
 from neuronx_cc.ir.types import itemsize
 
 
@@ -122,8 +123,8 @@ def _transposed(context: Context, value: hlo.SSAValue, axis: int) -> View:
     return target
 
 
-def choose_output(context: Context, plan: MapPlan, value: hlo.SSAValue, step: int) -> View:
-    """Resident in the kernel's partitions if it fits and is used again soon; else HBM."""
+def choose_output(context: Context, plan: MapPlan, value: hlo.SSAValue, step: int, inputs: Sequence[View]) -> View:
+    """Resident in the kernel's partitions if it fits and is used again soon; else HBM. ``inputs``: the kernel's."""
     shape = hlo.shape_of(value)
     partitions = plan.partitions
     dims = plan.kernel.rows if plan.kernel.is_row(shape) else plan.kernel.shape
@@ -141,24 +142,4 @@ def choose_output(context: Context, plan: MapPlan, value: hlo.SSAValue, step: in
         alloc = context.new_resident(value, itemsize(shape.dtype))
         if alloc is not None:
             return View(alloc, shape.dtype, Affine(alloc.lo), tuple(() for _ in shape.dims))
-    if plan.gives_transposed(value) and value not in context.outputs:
-        return _partitions_first(context.own_hbm(value, shape), plan.kernel, len(plan.kernel.shape) - 1)
-    if partitions is None or partitions.inner > 1:
-        return context.new_hbm(value)  # neighbours lie on one partition, or all have the same
-    there = _partitions_first(unplaced(shape.dtype, shape.dims), plan.kernel, partitions.axis)
-    nbytes, ns = direct(context, there)
-    if plan.kernel.is_row(shape):
-        whole = [size - size % partitions.size * (axis == partitions.axis) for axis, size in enumerate(dims)]
-        tile = resident_view(Alloc(Space.SBUF, 0, 0), shape.dtype, whole, partitions)
-        ns = min(ns, stored_ns(context.builder, unplaced(shape.dtype, whole), tile))
-    if not pays(context, value, there, nbytes, ns):
-        return context.new_hbm(value)
-    return _partitions_first(context.own_hbm(value, shape), plan.kernel, partitions.axis)
-
-
-def _partitions_first(home: View, kernel: Kernel, axis: int) -> View:
-    """``home`` with the dims outermost, of those that are not 1, that the kernel's ``axis`` is."""
-    counts = kernel.joined or (1,) * (axis + 1)
-    dims = [dim for dim, size in enumerate(home.shape) if size != 1]
-    start = sum(counts[:axis])
-    return outermost(home, dims[start : start + counts[axis]])
+    return stored_home(context, plan, value, inputs)

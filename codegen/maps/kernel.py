@@ -25,7 +25,7 @@ from neuronx_cc.codegen.maps import transposed
 from neuronx_cc.codegen.maps.ahead import copy_ahead
 from neuronx_cc.codegen.maps.area import Area, is_cut_by
 from neuronx_cc.codegen.maps.axes import axes_view, full_view
-from neuronx_cc.codegen.maps.between import between, elements_of, fit, gathered, gathered_bytes, loops_around, within
+from neuronx_cc.codegen.maps.between import between, elements_of, fit, gathered, gathered_bytes, within
 from neuronx_cc.codegen.maps.body import Blocks, Body, Round
 from neuronx_cc.codegen.maps.column_sums import ColumnSums
 from neuronx_cc.codegen.maps.counting import Counting, Starts
@@ -46,6 +46,7 @@ from neuronx_cc.codegen.maps.inputs import (
 )
 from neuronx_cc.codegen.maps.joined import choose_plan
 from neuronx_cc.codegen.maps.lifetimes import Alive, Member, last_uses, tiles_alive, up
+from neuronx_cc.codegen.maps.moved import loops_around
 from neuronx_cc.codegen.maps.operands import Operands
 from neuronx_cc.codegen.maps.overlap import BODY, UNROLL, Overlap, Tiles, overlap_of, tile_count
 from neuronx_cc.codegen.maps.partitions import defer_partitions
@@ -103,11 +104,12 @@ def _lower_part(context: Context, kernel: Kernel, member: Member, step: int, alo
     kernel = plan.kernel
     results = results_of(context, kernel, member)
     transposed.turn(context, plan, external)
-    copy_ahead(context, plan, external)
+    copy_ahead(context, plan, external, results)
     inputs = {value: choose_input(context, plan, value) for value in external}
     outputs: Views = {}
     for value in results:
-        home = handed_on(context, kernel, member, value, choose_output(context, plan, value, step), along)
+        made = choose_output(context, plan, value, step, list(inputs.values()))
+        home = handed_on(context, kernel, member, value, made, along)
         context.homes[value] = [home]
         outputs[value] = axes_view(home, kernel)
     area = Area(kernel.shape, (0,) * len(kernel.shape), inputs, outputs)
@@ -246,10 +248,10 @@ class _Box:
         elsewhere = {*self.plan.transposed, *resident}
         streamed = [self.blocks[value] for value in self.inputs if value not in elsewhere]
         # sums over the partitions are within a bank, whatever lies between the elements of an array
-        around = streamed if self.crossing is None else []
+        made = [self.blocks[value] for value in self.blocks if value not in self.inputs and value not in resident]
+        around = (streamed, made) if self.crossing is None else ([], [])
         cut = partial(loops_around, timing, around, self.sizes, self._whole)
-        apart = sum(between(timing, block) * elements_of(block) for block in streamed)
-        alive = own + ceil(apart / prod(self.sizes))
+        alive = own + ceil(sum(between(timing, block) * elements_of(block) for block in streamed) / prod(self.sizes))
         room = int(self.builder.sbuf.largest_gap() * 0.95)
         repeated = self.inputs.keys() - {*resident, *loaded}
         wanted = {value: spread_bytes(self.blocks[value]) for value in self.inputs if self._is_spread(value)}

@@ -15,6 +15,9 @@ from neuronx_cc.ir.types import itemsize
 LEAST_SCANNED = 16
 """Elements of a scanned row from which it pays to have two rows of a reduced dim side by side."""
 
+CLEARLY = 1.5
+"""How many times less the DMA has to take for tiles in another order than that of the space."""
+
 
 def partition_dim(space: IterSpace) -> int:
     """The dim that the template, the first view of ``space``, has on the partitions; -1 without any."""
@@ -70,13 +73,22 @@ def order(timing: Timing, space: IterSpace, views: Sequence[View], kernel: Kerne
             return [*(dim for dim in free if dim not in inner and dim != pair), *inner, pair]
     elif kernel.reduced:
         rows = len(kernel.rows)
-        last = [dim for dim in inner if dim >= 0 and space.axes[dim] < rows]
-        return [*(dim for dim in free if dim not in last), *last]
-    orders = [inner, *map(list, permutations(sorted(minor - {-1})))]
-    return min(
-        ([*(dim for dim in free if dim not in last), *(dim for dim in last if dim >= 0)] for last in orders),
-        key=lambda dims: sum(nbytes for atoms, size, nbytes in large if not _in_runs(atoms, size, dims)),
+        inner = [dim for dim in inner if dim >= 0 and space.axes[dim] < rows]
+    lasts = (
+        [inner] if kernel.reduced or kernel.scanned >= 0 else [inner, *map(list, permutations(sorted(minor - {-1})))]
     )
+    orders = [[*(dim for dim in free if dim not in last), *(dim for dim in last if dim >= 0)] for last in lasts]
+    best = min(orders, key=lambda dims: sum(nbytes for atoms, size, nbytes in large if not _in_runs(atoms, size, dims)))
+    if kernel.scanned >= 0 or not large:
+        return best
+
+    def time(dims: Sequence[int]) -> float:
+        moved = ((nbytes, _run([atoms[dim] for dim in dims], size)) for atoms, size, nbytes in large)
+        return sum(timing.transfer(nbytes, min(run, timing.long_run)).bound for nbytes, run in moved)
+
+    stored = [sorted(free, key=lambda dim: -abs(atoms[dim].stride)) for atoms, _, _ in large if _moves(atoms, free)]
+    other = min(stored, key=time, default=best)
+    return other if CLEARLY * time(other) < time(best) else best
 
 
 def _large(
@@ -95,6 +107,21 @@ def _large(
         if large and not view.in_sbuf and not spread:
             found.append((atoms, size, nbytes))
     return found
+
+
+def _moves(atoms: Sequence[Atom], dims: Sequence[int]) -> bool:
+    """Whether an array varies along all of ``dims``."""
+    return all(atoms[dim].stride for dim in dims)
+
+
+def _run(atoms: Sequence[Atom], size: int) -> int:
+    """Bytes of elements of ``size`` that are neighbours along ``atoms``, the last one first."""
+    run = size
+    for atom in reversed(atoms):
+        if atom.stride not in (0, run):
+            break
+        run *= atom.size if atom.stride else 1
+    return run
 
 
 def _in_runs(atoms: Sequence[Atom], size: int, dims: Sequence[int]) -> bool:

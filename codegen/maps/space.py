@@ -109,8 +109,13 @@ def _keeps_partitions(template: View, view: View, shape: tuple[int, ...]) -> boo
     return space is not None and sum(atom.partition for atom in space.atoms[0]) <= 1
 
 
-def loops_of(sizes: Sequence[int], whole: Set[int], elements: int) -> list[tuple[int, int]]:
-    """(free dim, step) of the loops, outermost first, that leave ``elements`` to a tile, and all of ``whole``."""
+def loops_of(
+    sizes: Sequence[int], whole: Set[int], elements: int, least: Mapping[int, int] | None = None
+) -> list[tuple[int, int]]:
+    """(free dim, step) of the loops, outermost first, that leave ``elements`` to a tile, and all of ``whole``.
+
+    ``least``: of each dim, what is left at least.
+    """
     loops: list[tuple[int, int]] = []
     left = list(sizes)
     for dim in range(len(left)):
@@ -118,7 +123,9 @@ def loops_of(sizes: Sequence[int], whole: Set[int], elements: int) -> list[tuple
             break
         if dim in whole or left[dim] == 1:
             continue
-        step = max(1, elements // (prod(left) // left[dim]))
+        step = max((least or {}).get(dim, 1), elements // (prod(left) // left[dim]))
+        if step >= left[dim]:
+            continue
         divisor = next(size for size in range(step, 0, -1) if left[dim] % size == 0)
         step = divisor if divisor * 2 >= step else step
         loops.append((dim, step))

@@ -9,7 +9,7 @@ from neuronx_cc.codegen.emission.memory import Alloc
 from neuronx_cc.codegen.emission.views import linear
 from neuronx_cc.codegen.formation.graph import Kernel
 from neuronx_cc.codegen.maps.axes import axes_view
-from neuronx_cc.codegen.maps.homes import _partitions_first
+from neuronx_cc.codegen.maps.stored import partitions_first
 from neuronx_cc.ir.isa.program import Space
 
 
@@ -22,5 +22,5 @@ def test_an_axis_has_one_stride(dims, joined):
     kernel = Kernel(0, [], tuple(axes), joined=joined)
     home = linear(Alloc(Space.HBM, 0, 0), 0, "u8", dims)
     for axis, size in enumerate(axes):
-        (atom,) = axes_view(_partitions_first(home, kernel, axis), kernel).dims[axis]
+        (atom,) = axes_view(partitions_first(home, kernel, axis), kernel).dims[axis]
         assert (atom.size, atom.stride) == (size, prod(axes) // size)
