@@ -9,6 +9,7 @@ TensorE at compile time, one that is stored in few bits is taken so where produc
 Products and sums are FP32, whatever the operands' floats.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, prod
 
@@ -27,6 +28,8 @@ MOST_CONTRACTED = 128
 """Contracted elements of which Vector makes sums of products; of more, TensorE's partitions are full."""
 LEAST_DEPTH = 4
 """Keys of an attention are vectors of at least one element to so many columns of TensorE."""
+LEAST_QUERIES = 16
+"""Rows of an attention from which it takes several batch indices together, however few features they have."""
 LEAST_FEATURES = 8
 """Terms of a product of an attention, at least; outer products have fewer."""
 LEAST_MATRIX = 1 << 20
@@ -104,22 +107,46 @@ def _is_narrow(op: hlo.DotOp, lhs: _Side, rhs: _Side, context: PassContext) -> b
     _, middle, most = sorted((terms, lhs.free, rhs.free))
     columns = context.timing.sizes.columns
     attends = terms >= LEAST_FEATURES
-    if attends and lhs.batch and lhs.kept and rhs.kept and 2 * most >= columns and middle >= columns // LEAST_DEPTH:
+    queries = min(lhs.free, rhs.free)
+    deep = middle >= columns // LEAST_DEPTH or (queries >= LEAST_QUERIES and queries > terms)
+    if attends and lhs.batch and lhs.kept and rhs.kept and 2 * most >= columns and deep:
         return False  # attentions of few rows have kernels that take several batch indices together
     return op.shape.size > 0 and _on_vector(op, lhs, rhs, context.timing) < _on_tensor(op, lhs, rhs, context)
 
 
 def _on_vector(op: hlo.DotOp, lhs: _Side, rhs: _Side, timing: Timing) -> float:
-    """Nanoseconds for products and sums of all terms, rows on all partitions."""
+    """Nanoseconds for products and sums of all terms, and until their operands are there."""
     order, terms = _order(op, lhs, rhs, timing.sizes.partitions)
     sizes = _sizes(lhs, rhs)
     stored, most = prod(sizes[label] for label in (*order, *terms)), timing.sizes.bank_columns
-    count = ceil(stored / timing.sizes.partitions / most)
+    filled = min(timing.sizes.partitions, _filled(order[:-1] or order, sizes)) if order else 1
+    count = ceil(stored / filled / most)
     factors = (_tile(lhs, rhs), _tile(rhs, lhs))
     work = timing.engine("tensor_tensor", Stream.VECTOR, most, ins=factors, alu=("multiply",))
     if prod(sizes[label] for label in terms) > 1:
         work += timing.engine("tensor_reduce", Stream.VECTOR, most, alu=("add",))
-    return count * work.bound + timing.transfer_latency
+    moved = timing.transfer(op.shape.nbytes, timing.long_run, "write")
+    for side in (lhs, rhs):
+        moved += _loaded(side, (*order, *terms), timing)
+    return max(count * work.bound, moved.bound) + timing.transfer_latency
+
+
+def _loaded(side: _Side, dims: Sequence[str], timing: Timing) -> Work:
+    """The transfers of an operand in the order ``dims``, or of a copy that is made in that order."""
+    run, nbytes = itemsize(side.shape.dtype), side.shape.nbytes
+    own = [label for label in dims if label in side.labels]
+    for label, stored, size in zip(reversed(own), reversed(side.labels), reversed(side.shape.dims), strict=True):
+        if label != stored:
+            break
+        run *= size
+    copied = timing.transfer(nbytes, timing.long_run, "copy") + timing.transfer(nbytes, timing.long_run)
+    return min(timing.transfer(nbytes, run), copied, key=lambda work: work.bound)
+
+
+def _filled(order: Sequence[str], sizes: Mapping[str, int]) -> int:
+    """Partitions that one of the dims ``order`` fills, or all that both operands have."""
+    batch = prod(sizes[label] for label in order if label[0] == "b")
+    return max([batch, *(sizes[label] for label in order)])
 
 
 def _tile(side: _Side, other: _Side) -> Tile:
@@ -146,7 +173,7 @@ def _on_tensor(op: hlo.DotOp, lhs: _Side, rhs: _Side, context: PassContext) -> f
         work += _arrival(side, batch, dtype, timing)
     if lhs.batch:
         work += timing.transfer(op.shape.nbytes, op.shape.dims[-1] * itemsize(op.shape.dtype), "write")
-    return max(work.tensor + work.scalar, work.dma)
+    return max(work.tensor + work.scalar + work.vector, work.dma)
 
 
 def _arrival(side: _Side, batch: int, dtype: str, timing: Timing) -> Work:
@@ -158,8 +185,11 @@ def _arrival(side: _Side, batch: int, dtype: str, timing: Timing) -> Work:
     work = timing.transfer(side.shape.nbytes, run) if side.batch else NOTHING
     if labels[-1][0] == "k":
         rows = min(side.free, timing.sizes.columns)
-        transpose = timing.transpose(rows, min(side.shape.size // (batch * side.free), timing.sizes.rows), "bf16")
-        work += transpose.times(batch * ceil(side.free / rows) * itemsize(dtype) // 2)
+        terms = min(side.shape.size // (batch * side.free), timing.sizes.rows)
+        half = timing.transpose(rows, terms, "bf16")
+        if side.batch and itemsize(dtype) > 2:  # each half of the bit patterns is put together first
+            half += timing.engine("tensor_copy", Stream.VECTOR, terms)
+        work += half.times(batch * ceil(side.free / rows) * itemsize(dtype) // 2)
     return work
 
 
@@ -229,7 +259,7 @@ def _order(op: hlo.DotOp, lhs: _Side, rhs: _Side, rows: int) -> tuple[list[str],
         around = [*large.labels[:at], *others, *large.labels[at:]]
         return [label for label in around if label not in terms], terms
     ahead = order[: order.index(longest)]
-    if 2 * prod(sizes[label] for label in ahead) < rows:
+    if not ahead or 2 * _filled(ahead, sizes) < rows:
         order = [longest, *(label for label in order if label != longest)]
     return order, terms
 

@@ -41,8 +41,13 @@ def copy_ahead(
         nbytes = prod(atom.size for atoms in view.dims for atom in atoms if atom.stride) * itemsize(view.dtype)
         others = [*(each for at, each in arrays.items() if at is not value), *made]
         tiles = moved(context, plan, others, view)
-        if tiles is not None and pays(context, value, stored, nbytes, tiles.loaded_ns(timing)):
-            context.dense(value)
+        if tiles is None:
+            continue
+        once = value.op.operand if isinstance(value, hlo.OpResult) and isinstance(value.op, hlo.BroadcastOp) else value
+        once = value if value in context.homes or context.views(once)[0].in_sbuf else once
+        stored = stored if once is value else context.views(once)[0]
+        if pays(context, once, stored, nbytes, tiles.loaded_ns(timing)):
+            context.dense(once)
 
 
 def along_rows(context: Context, kernel: Kernel, external: Sequence[hlo.SSAValue]) -> int:

@@ -298,8 +298,8 @@ def _repeated(tile: Block, block: Block, dims: Sequence[int]) -> Block:
 
 
 def is_column(block: Block, looped: Sequence[int]) -> bool:
-    """Whether an array in HBM has few elements a partition, but others for each tile of loops over ``looped``, or not
-    many, which the outermost loop would load again each time.
+    """Whether an array in HBM has few elements a partition, which stay while tiles of loops over ``looped`` pass, or
+    not many, which the outermost loop would load again each time.
     """
     if block.alloc.space is not Space.HBM or not block.dims[0].stride or block.offset.terms:
         return False
@@ -307,7 +307,7 @@ def is_column(block: Block, looped: Sequence[int]) -> bool:
     again = 1 in looped and block.dims[1].size > 1 and not block.dims[1].stride
     if again and LEAST_STEPS < elements <= MOST_REREAD:
         return True
-    return elements <= MOST_KEPT and any(block.dims[dim].stride for dim in looped)
+    return elements <= MOST_KEPT and len(looped) > 0
 
 
 def column_of(pool: TilePool, block: Block, partitions: int) -> Block:

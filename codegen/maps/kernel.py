@@ -245,11 +245,11 @@ class _Box:
         resident = self._resident()
         tiles_of = tiles_alive(self.kernel, [*loaded, *self.plan.iotas], self.dying, {*self.fusion.within}, resident)
         own, timing = tiles_of.element_bytes, self.builder.timing
-        elsewhere = {*self.plan.transposed, *resident}
-        streamed = [self.blocks[value] for value in self.inputs if value not in elsewhere]
+        streamed = [self.blocks[value] for value in self.inputs if value not in {*self.plan.transposed, *resident}]
         # sums over the partitions are within a bank, whatever lies between the elements of an array
         made = [self.blocks[value] for value in self.blocks if value not in self.inputs and value not in resident]
-        around = (streamed, made) if self.crossing is None else ([], [])
+        again = [block for block in streamed if not (is_column(block, range(1, len(self.sizes) + 1)) or is_row(block))]
+        around = (again, made) if self.crossing is None else ([], [])
         cut = partial(loops_around, timing, around, self.sizes, self._whole)
         alive = own + ceil(sum(between(timing, block) * elements_of(block) for block in streamed) / prod(self.sizes))
         room = int(self.builder.sbuf.largest_gap() * 0.95)

@@ -133,25 +133,37 @@ def loops_around(
 ) -> list[tuple[int, int]]:
     """(free dim, step) of the loops that leave ``elements`` to a tile, and all of ``whole``.
 
-    ``arrays``: that are loaded and stored. Neighbours that are loaded with what lies between stay together, or as many
-    as are a long run, where the DMA takes less time for that: a tile of a part would load all that lies between.
+    ``arrays``: that are loaded for each tile, and stored. Neighbours that are loaded with what lies between stay
+    together, or as many as are a long run, where the DMA takes less time for that: a tile of a part would load all that
+    lies between. So do the dims along which an array repeats, which is loaded again for each of their parts.
     """
-    loaded, stored = ([block for block in blocks if all(a.stride for a in block.dims[1:])] for blocks in arrays)
-    near = {finest(block): itemsize(block.dtype) for block in loaded if gathered(timing, block)}
-    if not near.keys() - whole:
-        return loops_of(sizes, whole, elements)
-    kept = whole | near.keys()
-    fits = prod(sizes[dim] for dim in kept) <= MOST_KEPT * elements
-    ways = [loops_of(sizes, kept if fits else whole, elements)]
-    least = {dim: timing.long_run // size for dim, size in near.items()}
-    ways += [loops_of(sizes, whole, times * elements, least) for times in range(1, MOST_KEPT + 1)]
+    loaded = arrays[0]
+    whole_ones = [block for block in loaded if all(atom.stride for atom in block.dims[1:])]
+    near = {finest(block): itemsize(block.dtype) for block in whole_ones if gathered(timing, block)}
+    ways = [loops_of(sizes, whole, elements)]
+    if near.keys() - whole:
+        kept = whole | near.keys()
+        if prod(sizes[dim] for dim in kept) <= MOST_KEPT * elements:
+            ways = [loops_of(sizes, kept, elements)]
+        least = {dim: timing.long_run // size for dim, size in near.items()}
+        ways += [loops_of(sizes, whole, times * elements, least) for times in range(1, MOST_KEPT + 1)]
+    for block in loaded:
+        repeated = {dim for dim, _ in ways[0] if not block.dims[dim + 1].stride} - whole
+        if repeated and prod(sizes[dim] for dim in repeated | whole) <= elements:
+            ways.append(loops_of(sizes, repeated | whole, elements))
+    if len(ways) == 1:
+        return ways[0]
 
     def time(loops: Sequence[tuple[int, int]]) -> float:
         parts = prod(sizes) / prod(dict(loops).get(dim, size) for dim, size in enumerate(sizes))
-        tiles = [[cut_by(block, loops) for block in blocks] for blocks in (loaded, stored)]
+        tiles = [[_varying(cut_by(block, loops)) for block in blocks] for blocks in arrays]
         moving = [[Moved(block, _tile(block), parts, False) for block in blocks] for blocks in tiles]
         ns = sum(each.loaded_ns(timing) for each in moving[0]) + sum(each.stored_ns(timing) for each in moving[1])
         return ns * (1 + 2 / parts)  # nothing else moves while the first tile comes and the last one goes
 
     best = min(ways, key=time)
     return best if CLEARLY * time(best) < time(ways[0]) else ways[0]
+
+
+def _varying(block: Block) -> Block:
+    return block.of((block.dims[0], *(atom for atom in block.dims[1:] if atom.stride)))
