@@ -38,6 +38,8 @@ def copy_ahead(
         view = full_view(stored, kernel) if stored is not None else None
         if stored is None or view is None or is_small(view, kernel) or (across >= 0 and minor_axis(view) == across):
             continue
+        if minor_axis(view) == kernel.scanned >= 0:
+            continue  # tiles hold neighbours along a scan as they lie
         nbytes = prod(atom.size for atoms in view.dims for atom in atoms if atom.stride) * itemsize(view.dtype)
         others = [*(each for at, each in arrays.items() if at is not value), *made]
         tiles = moved(context, plan, others, view)

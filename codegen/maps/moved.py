@@ -67,7 +67,8 @@ def moved(context: Context, plan: MapPlan, others: Sequence[View], view: View, i
         return None
     axis = partitions.axis
     whole = kernel.shape[axis] - kernel.shape[axis] % (partitions.size * partitions.inner)
-    near = [each for each in others if not each.in_sbuf]
+    # steps of a scan lie in whichever order suits it
+    near = [each for each in others if not each.in_sbuf and kernel.scanned < 0]
     full = (each.broadcast(kernel.shape, range(len(each.dims))) for each in (view, *near))
     boxes = [each.slice(axis, 0, whole) for each in full]
     if boxes[0] is None:
@@ -89,7 +90,9 @@ def _tiles(
     if space is None or sum(atom.partition for atom in space.atoms[0]) != 1:
         return None
     at = map_order.partition_dim(space)
-    order = map_order.order(timing, space, views, kernel, -1)
+    order = [dim for dim in range(len(space.sizes)) if dim != at]
+    if kernel.scanned < 0:
+        order = map_order.order(timing, space, views, kernel, -1)
     size = itemsize(views[0].dtype)
     folded = [space.axes[dim] >= rows for dim in order]
     sizes = [space.sizes[dim] for dim in order]

@@ -74,9 +74,9 @@ def order(timing: Timing, space: IterSpace, views: Sequence[View], kernel: Kerne
     elif kernel.reduced:
         rows = len(kernel.rows)
         inner = [dim for dim in inner if dim >= 0 and space.axes[dim] < rows]
-    lasts = (
-        [inner] if kernel.reduced or kernel.scanned >= 0 else [inner, *map(list, permutations(sorted(minor - {-1})))]
-    )
+    lasts = [inner]
+    if kernel.scanned >= 0 or not kernel.reduced:
+        lasts += map(list, permutations(sorted(minor - {-1})))
     orders = [[*(dim for dim in free if dim not in last), *(dim for dim in last if dim >= 0)] for last in lasts]
     best = min(orders, key=lambda dims: sum(nbytes for atoms, size, nbytes in large if not _in_runs(atoms, size, dims)))
     if kernel.scanned >= 0 or not large:

@@ -15,6 +15,7 @@ from neuronx_cc.codegen.formation.graph import Kernel
 from neuronx_cc.codegen.maps.axes import full_view, value_view
 from neuronx_cc.codegen.maps.moved import moved
 from neuronx_cc.codegen.maps.plan import MapPlan, divides, resident_view
+from neuronx_cc.codegen.movement.straight import direct
 from neuronx_cc.codegen.movement.transfer import nanoseconds, stored_ns
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.program import Space
@@ -38,7 +39,7 @@ def stored_home(context: Context, plan: MapPlan, value: hlo.SSAValue, inputs: Se
     if least > timing.transfer(shape.nbytes, timing.long_run, "write").bound + timing.transfer_latency:
         for home in _others(plan, value):
             ns = _time(context, plan, value, inputs, home) + timing.transfer_latency
-            if home != wanted and CLEARLY * ns < least:
+            if home.dims != wanted.dims and CLEARLY * ns < least:
                 ns += nanoseconds(context.builder, wanted, home)
                 least, best = (ns, home) if CLEARLY * ns < least else (least, best)
     if best is result:
@@ -62,7 +63,7 @@ def _others(plan: MapPlan, value: hlo.SSAValue) -> Iterator[View]:
         return
     yield partitions_first(dense, plan.kernel, partitions.axis)
     dims = plan.kernel.rows if plan.kernel.is_row(shape) else plan.kernel.shape
-    if partitions.axis < len(dims) and divides(dims, partitions):
+    if plan.kernel.scanned < 0 and partitions.axis < len(dims) and divides(dims, partitions):
         held = resident_view(dense.alloc, shape.dtype, dims, partitions)
         step = prod(dims) // partitions.size * itemsize(shape.dtype)
         atoms = tuple(tuple(Atom(a.size, step) if a.partition else a for a in each) for each in held.dims)
@@ -74,11 +75,16 @@ def _others(plan: MapPlan, value: hlo.SSAValue) -> Iterator[View]:
 def _time(context: Context, plan: MapPlan, value: hlo.SSAValue, inputs: Sequence[View], home: View) -> float:
     """Of the stores of ``value`` to ``home``; 0 where its tiles are not known beforehand."""
     kernel, partitions, shape = plan.kernel, plan.partitions, hlo.shape_of(value)
-    is_row = kernel.is_row(shape)
+    is_row, timing = kernel.is_row(shape), context.timing
+    if kernel.scanned >= 0 and partitions is not None:  # a partition has steps of a scan in whichever order suits these
+        first = partitions_first(unplaced(shape.dtype, shape.dims), kernel, partitions.axis)
+        nbytes, ns = direct(context, first)
+        alike = home.dims == first.dims or partitions.inner > 1
+        return timing.transfer(nbytes, timing.long_run).bound if alike else ns
     tiles = moved(context, plan, inputs, full_view(home, kernel), is_row)
     if tiles is None or partitions is None:
         return 0.0
-    ns = tiles.stored_ns(context.timing)
+    ns = tiles.stored_ns(timing)
     if is_row and partitions.inner == 1 and not kernel.joined:
         # few values a partition stay until all are there
         whole = [size - size % partitions.size * (axis == partitions.axis) for axis, size in enumerate(kernel.rows)]
