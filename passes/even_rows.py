@@ -43,7 +43,7 @@ def run(module: HloModule, context: PassContext) -> None:
             continue
         members: dict[Value, dict[int, int]] = defaultdict(dict)
         for region in _regions(computation, sizes):
-            if gain(region, sizes, context) > 0:
+            if _meets_weights(region) and gain(region, sizes, context) > 0:
                 for value, axis in region:
                     members[value][axis] = sizes[hlo.shape_of(value).dims[axis]]
         if members:
@@ -89,6 +89,17 @@ def _regions(computation: hlo.ComputationOp, sizes: dict[int, int]) -> list[list
             if (value, axis) in first:
                 found[root((value, axis))].append((value, axis))
     return list(found.values())
+
+
+def _meets_weights(region: list[Place]) -> bool:
+    """Whether these are rows that are multiplied with weights, no features."""
+    for value, axis in region:
+        op = value.owner
+        sources = kept_dims(op)[axis] if isinstance(op, hlo.DotOp) else ()
+        for index, _ in sources if len(sources) == 1 else ():
+            if _is_stored(op.sources[1 - index]) and not _is_stored(op.sources[index]):  # type: ignore[union-attr]
+                return True
+    return False
 
 
 def gain(region: list[Place], sizes: dict[int, int], context: PassContext) -> float:
