@@ -23,6 +23,8 @@ from neuronx_cc.passes.manager import PassContext, only_for
 LEAST_ELEMENTS = 1 << 19
 """Elements of an array whose rows are cut into blocks: such arrays pass through HBM."""
 LEAST_ROW = 512
+EXACT = 1 << 24
+"""Numbers from 0 on that FP32 has."""
 SHORTEST = 16
 """Elements of a block, and blocks of a row, at the least."""
 EXTREMES: dict[str, type[hlo.HloOp]] = {"argmax": hlo.MaximumOp, "argmin": hlo.MinimumOp}
@@ -88,11 +90,26 @@ def _extreme(
     if shape.dtype not in INTEGERS and shape.dtype != "pred":
         nans = _compare(op, values, values, "NE")
         found = insert_before(op, hlo.OrOp, (found, nans), found.type, op.loc)
-    highest = np.array(np.iinfo(NUMPY_DTYPE[index_shape.dtype]).max, NUMPY_DTYPE[index_shape.dtype])
-    never = insert_splat(module, op, highest, index_shape.dtype, index_shape.dims, op.loc)
+    b, dtype = Build.before(module, op), index_shape.dtype
+    counted = _counted(indices) if shape.rank - 1 in axes else None
+    if counted is not None:  # Vector folds rows of FP32, in which these are exact
+        indices, dtype = b.iota(index_shape.dims, counted, "f32"), "f32"
+    highest = np.array(np.inf, np.float32) if dtype == "f32" else np.array(np.iinfo(NUMPY_DTYPE[dtype]).max)
+    highest = highest.astype(NUMPY_DTYPE[dtype])
+    never = insert_splat(module, op, highest, dtype, index_shape.dims, op.loc)
     place = insert_before(op, hlo.SelectOp, (found, indices, never), indices.type, op.loc)
-    last = insert_splat(module, op, highest, index_shape.dtype, (), op.loc)
-    return best, _reduce(op, module, place, last, hlo.MinimumOp, axes)
+    last = insert_splat(module, op, highest, dtype, (), op.loc)
+    return best, b.convert(_reduce(op, module, place, last, hlo.MinimumOp, axes), index_shape.dtype)
+
+
+def _counted(indices: hlo.SSAValue) -> int | None:
+    """The dim along which ``indices`` count, if FP32 has all its numbers."""
+    op, dim = defining_op(indices), None
+    if isinstance(op, hlo.IotaOp):
+        dim = op.iota_dimension.data
+    elif isinstance(op, hlo.BroadcastOp) and isinstance(made := defining_op(op.operand), hlo.IotaOp):
+        dim = op.dimensions.data[made.iota_dimension.data]
+    return dim if dim is not None and hlo.shape_of(indices).dims[dim] <= EXACT else None
 
 
 def _block(op: hlo.ReduceOp, values: hlo.SSAValue, indices: hlo.SSAValue) -> int:

@@ -1,9 +1,15 @@
 """Reductions of (value, index) pairs that are almost argmax: by their start, or indices that count no places."""
 
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
 import numpy as np
 import pytest
-from generated import compile_text
+from generated import check_function, compile_text
 from xla_oracle import run_text
+
+from neuronx_cc.ir.isa.program import Instr
 
 VALUES = {
     "mixed": [[1, 3, 3, -2], [0, 0, -1, 0], [-3, -1, -1, -2]],
@@ -84,3 +90,12 @@ def test_zeros_keep_the_sign_of_the_element_at_their_index(rule: str) -> None:
     np.testing.assert_array_equal(where, there)
     np.testing.assert_array_equal(np.signbit(best), np.signbit(wanted))
     np.testing.assert_array_equal(np.signbit(best), [True, False, True])
+
+
+@pytest.mark.parametrize("function", [jnp.argmax, jnp.argmin])
+@pytest.mark.parametrize("dims", [(5, 77), (64, 768), (3, 4, 9)], ids=str)
+def test_places_in_rows_are_folded_in_fp32(function: Callable[..., Any], dims: tuple[int, ...]) -> None:
+    """GpSimd halves rows of integers, Vector folds rows of floats at once; both give the same places."""
+    x = np.random.default_rng(3).integers(0, 9, dims).astype(np.float32)
+    compiled = check_function(lambda x: function(x, -1), x)
+    assert not any(isinstance(each, Instr) and each.op == "int_tensor_tensor" for each in compiled.program.records)
