@@ -230,7 +230,7 @@ def _load(path: str, devices: Sequence[Sequence[Parameter]]) -> Mapping[str, Arr
     except (MemoryError, RunError):
         raise
     except OSError as error:
-        raise UsageError("EFIL901", f"cannot read the inputs file {path}: {error.strerror or error}") from None
+        raise UsageError("EFIL901", f"cannot read the arrays in {path}: {error.strerror or error}") from None
     except Exception as error:
         # numpy, zipfile and zlib raise about ten kinds of exceptions for damaged files
         # numpy takes what it does not know for a pickle, and tells how to load one

@@ -111,4 +111,6 @@ def test_files_that_hold_no_arrays(content: bytes, tmp_path: Path, capsys: pytes
     assert cli.main(["compile", *words, "--output", str(tmp_path / "m.neff"), "--logfile", str(tmp_path / "l")]) == 2
     (tmp_path / "c.npz").unlink()
     assert cli.main(["compile", *words, "--output", str(tmp_path / "m.neff"), "--logfile", str(tmp_path / "l")]) == 2
-    assert "Traceback" not in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "cannot read the arrays in" in said
+    assert "Traceback" not in said
