@@ -229,6 +229,8 @@ class _Search:
         while True:
             uses = list(reads(value))
             op = uses[0].operation if len(uses) == 1 else None
+            if not isinstance(op, hlo.ElementwiseOp) or op.shape.size != hlo.shape_of(value).size:
+                return None
             if isinstance(op, hlo.ConvertOp) and op.shape.dtype in TYPES:
                 self.ops.append(op)
                 value = op.result
@@ -246,7 +248,7 @@ class _Search:
             op = uses[0].operation if len(uses) == 1 else None
             if not isinstance(op, hlo.ConvertOp) or not {op.shape.dtype, hlo.shape_of(result).dtype} <= TYPES:
                 return result
-            if base(op.operand) is not result:
+            if base(op.operand) is not result or op.shape.size != hlo.shape_of(result).size:
                 return result
             self.ops.append(op)
             self.after.append(op)
