@@ -42,8 +42,8 @@ against FP32, of the simulated program; of integers the share that differs.
 What a type saves for like contractions, and whether another one is faster for them, the clock alone is asked, which
 takes about half of a trial: the column "timed". Where a type that would be faster is not tolerated, casts of single
 contractions are evaluated by the reference semantics, without compiling: the column "evaluated". Where
-`basic` is not done, its time is that of the best that it had found. Rows of gpt2 and llama, and the chart of llama, are of an earlier
-state of the compiler; the chart of gpt2 has no points of the front besides.
+`basic` is not done, its time is that of the best that it had found. Rows of gpt2 and llama, and the chart of llama,
+are of an earlier state of the compiler; the chart of gpt2 has no points of the front besides.
 
 No strategy takes fewer than two trials, FP32 and the chosen one, and `basic` itself is done after five where every
 type is tolerated at once, so that a fifth of its trials is out of reach there. By its algorithm, `basic` takes at
