@@ -1,13 +1,19 @@
-"""Blocks of a contraction: how many there are, and how large they may be."""
+"""Blocks of a contraction: how many there are, how large they may be, and whether they fit."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from math import prod
 
-from neuronx_cc.codegen.dots.problem import Problem
-from neuronx_cc.codegen.dots.schedule import Schedule
+from neuronx_cc.codegen.dots import conversion
+from neuronx_cc.codegen.dots.problem import PART, PARTS, Operand, Problem
+from neuronx_cc.codegen.dots.schedule import Leaves, Schedule, footprint
+from neuronx_cc.codegen.emission.tiles import room_of
+from neuronx_cc.ir.machine import Sizes
+from neuronx_cc.ir.types import itemsize
 
+KEPT_FREE = 20
+"""One part in so many of the room is not planned with: pieces of memory leave gaps."""
 MOST_SMALL = (256, 128, 64)
 """Rows of blocks where not a whole tile fits."""
 
@@ -44,3 +50,40 @@ def halves(count: int) -> Iterator[int]:
         yield count
         count = -(-count // 2)
     yield count
+
+
+def room_for(problem: Problem) -> int:
+    """Bytes a partition that tiles may take."""
+    return problem.room - problem.room // KEPT_FREE
+
+
+def whole_rows(problem: Problem, frame: Schedule) -> bool:
+    """Whether no block cuts the rows of lhs."""
+    return problem.m_whole or (frame.leaves is Leaves.ROWS and problem.m_dim >= 0)
+
+
+def fits(problem: Problem, schedule: Schedule, sizes: Sizes) -> bool:
+    """Whether no dim on the partitions is cut and all tiles together find room."""
+    if whole_rows(problem, schedule) and schedule.lhs.rows < problem.m_tiled:
+        return False
+    if problem.n_whole and schedule.rhs.rows < problem.n_tiled:
+        return False
+    return room_of(footprint(problem, schedule, sizes)) <= room_for(problem)
+
+
+def bytes_of_row(problem: Problem, operand: Operand) -> int:
+    """Bytes a partition of one row of an operand in a block, with all that is made of it."""
+    chunks, nbytes = sum(map(prod, problem.all_chunks)), itemsize(problem.dtype)
+    if operand.split:
+        nbytes = itemsize(operand.dtype) + PARTS * itemsize(PART)
+    suspects = problem.lhs.suspected or problem.rhs.suspected
+    return chunks * nbytes + (conversion.suspect_bytes(chunks) if suspects else 0)
+
+
+def come_beside(problem: Problem, operand: Operand) -> bool:
+    """Whether its rows come to be transposed, and are neighbours in memory."""
+    dim, width = problem.tiled_dim(operand), itemsize(operand.stored)
+    row = prod(problem.k) * width
+    if dim < 0 or not operand.transposed or operand.on_chip or operand.free[dim].stride != row:
+        return False
+    return sum((atom.size - 1) * abs(atom.stride) for atom in operand.contracted) + width == row

@@ -7,13 +7,26 @@ from dataclasses import replace
 from itertools import product
 from math import prod
 
-from neuronx_cc.codegen.dots import conversion, groups
-from neuronx_cc.codegen.dots.blocks import block, blocks_of, box_of, halves
-from neuronx_cc.codegen.dots.problem import PART, PARTS, Home, Operand, Problem, Result
+from neuronx_cc.codegen.dots import groups
+from neuronx_cc.codegen.dots.blocks import (
+    block,
+    box_of,
+    bytes_of_row,
+    come_beside,
+    fits,
+    halves,
+    room_for,
+    whole_rows,
+)
+from neuronx_cc.codegen.dots.finishing import ahead, finished, with_more_buffers
+from neuronx_cc.codegen.dots.problem import Home, Operand, Problem, Result
 from neuronx_cc.codegen.dots.schedule import (
     EPILOGUE_BUFFERS,
     RESULT_BUFFERS,
+    RESULT_TILES,
     ROW_BUFFERS,
+    UNROLLED_BLOCKS,
+    UNROLLED_TILES,
     Coming,
     Kept,
     Leaves,
@@ -21,7 +34,6 @@ from neuronx_cc.codegen.dots.schedule import (
     Sums,
     Way,
     footprint,
-    together,
 )
 from neuronx_cc.codegen.emission.tiles import room_of
 from neuronx_cc.codegen.movement.transpose_kernel import SQUARE
@@ -30,10 +42,6 @@ from neuronx_cc.ir.isa.timing import F32_PSUM, Timing
 from neuronx_cc.ir.machine import Sizes
 from neuronx_cc.ir.types import itemsize
 
-KEPT_FREE = 20
-"""One part in so many of the room is not planned with: pieces of memory leave gaps."""
-RESULT_TILES = 4
-"""Tiles of a row of the result that are stored together."""
 COLLECTED = 11
 """A row of the result that is collected on chip takes at most one part in so many of SBUF."""
 ROW_TILE_SHARE = 20
@@ -46,15 +54,8 @@ SEVERAL = 2
 """Sums of a tile of rows that are open at a time, at least: runs of the columns of one are short."""
 MOST_STREAMED = 8
 """Blocks of k that are no loop, beside the rest of k: those of a loop wait for each other."""
-MOST_BUFFERS = 8
-"""Of rows that are loaded to be transposed."""
 UNROLLED_BATCHES = 16
 """Products of a batch that are unrolled, of all its dims together."""
-UNROLLED_TILES = 96
-"""Tiles multiplied or transposed in those of them that stand in a loop over the others: where each has many, what
-iterations wait for each other is short beside it."""
-UNROLLED_BLOCKS = 4
-"""Blocks along one dim that are unrolled."""
 UNROLLED_TRANSPOSES = 8
 """Banks of transposes of one tile that are unrolled."""
 
@@ -70,8 +71,8 @@ def candidates(problem: Problem, timing: Timing) -> Iterator[Schedule]:
     if problem.out.across:
         yield from dict.fromkeys(_across(problem, frame, sizes))
         return
-    whole = [each for each in _whole(problem, frame, sizes) if _fits(problem, each, sizes)]
-    yield from dict.fromkeys(_finished(problem, each, sizes) for each in whole)
+    whole = [each for each in _whole(problem, frame, sizes) if fits(problem, each, sizes)]
+    yield from dict.fromkeys(finished(problem, each, timing) for each in whole)
     most = max(map(prod, problem.all_chunks))
     yield from dict.fromkeys(_streamed(problem, frame, most, sizes))
     if not whole:
@@ -80,13 +81,9 @@ def candidates(problem: Problem, timing: Timing) -> Iterator[Schedule]:
         yield from dict.fromkeys(_cut(problem, frame, -(-most // 2), sizes))
 
 
-def _room(problem: Problem) -> int:
-    return problem.room - problem.room // KEPT_FREE
-
-
 def _frame(problem: Problem, timing: Timing) -> Schedule:
     """What all schedules of a problem have in common, with blocks of nothing."""
-    room, sizes = _room(problem), timing.sizes
+    room, sizes = room_for(problem), timing.sizes
     width = itemsize(problem.dtype)
     kept = tuple(_kept(problem, each, sizes) for each in problem.arrays)
     loaded = sum(not each.on_chip and how is Kept.TILE for each, how in zip(problem.arrays, kept, strict=True))
@@ -123,6 +120,7 @@ def _frame(problem: Problem, timing: Timing) -> Schedule:
         rows=kept,
         batches=_unrolled_batches(problem, sizes),
         blocks=_unrolled_blocks(problem, sizes),
+        body=1,
         transposes=UNROLLED_TRANSPOSES,
     )
 
@@ -194,10 +192,6 @@ def _unrolled_blocks(problem: Problem, sizes: Sizes) -> int:
     return max(UNROLLED_BLOCKS, UNROLLED_TILES // tiles)
 
 
-def _whole_rows(problem: Problem, frame: Schedule) -> bool:
-    return problem.m_whole or (frame.leaves is Leaves.ROWS and problem.m_dim >= 0)
-
-
 def _with(frame: Schedule, stays: str, m: int, n: int, buffers: tuple[int, int], sizes: Sizes) -> Schedule:
     """``frame`` with blocks of these rows, in so many buffers."""
     lhs, rhs = (
@@ -209,21 +203,8 @@ def _with(frame: Schedule, stays: str, m: int, n: int, buffers: tuple[int, int],
 
 def rows_beside(problem: Problem, operand: Operand, timing: Timing) -> int:
     """How many rows of an operand make a long run, where they are neighbours in memory and come to be transposed."""
-    dim, width = problem.tiled_dim(operand), itemsize(operand.stored)
-    row = prod(problem.k) * width
-    if dim < 0 or not operand.transposed or operand.on_chip or operand.free[dim].stride != row:
-        return 1
-    dense = sum((atom.size - 1) * abs(atom.stride) for atom in operand.contracted) + width == row
-    return -(-timing.long_run // row) if dense else 1
-
-
-def _fits(problem: Problem, schedule: Schedule, sizes: Sizes) -> bool:
-    """Whether no dim on the partitions is cut and all tiles together find room."""
-    if _whole_rows(problem, schedule) and schedule.lhs.rows < problem.m_tiled:
-        return False
-    if problem.n_whole and schedule.rhs.rows < problem.n_tiled:
-        return False
-    return room_of(footprint(problem, schedule, sizes)) <= _room(problem)
+    row = prod(problem.k) * itemsize(operand.stored)
+    return -(-timing.long_run // row) if come_beside(problem, operand) else 1
 
 
 def _is_small(problem: Problem, schedule: Schedule, sizes: Sizes) -> bool:
@@ -236,19 +217,10 @@ def _is_small(problem: Problem, schedule: Schedule, sizes: Sizes) -> bool:
 # ---- k whole --------------------------------------------------------------------------------------------------
 
 
-def _row_bytes(problem: Problem, operand: Operand) -> int:
-    """Bytes a partition of one row of an operand in a block, with all that is made of it."""
-    chunks, nbytes = sum(map(prod, problem.all_chunks)), itemsize(problem.dtype)
-    if operand.split:
-        nbytes = itemsize(operand.dtype) + PARTS * itemsize(PART)
-    suspects = problem.lhs.suspected or problem.rhs.suspected
-    return chunks * nbytes + (conversion.suspect_bytes(chunks) if suspects else 0)
-
-
 def _whole(problem: Problem, frame: Schedule, sizes: Sizes) -> Iterator[Schedule]:
     """Blocks of one operand stay while those of the other stream by, through two or three buffers."""
-    row, column = (_row_bytes(problem, each) for each in (problem.lhs, problem.rhs))
-    room = _room(problem) - room_of(footprint(problem, frame, sizes)) - 32 * sizes.alignment
+    row, column = (bytes_of_row(problem, each) for each in (problem.lhs, problem.rhs))
+    room = room_for(problem) - room_of(footprint(problem, frame, sizes)) - 32 * sizes.alignment
     if room <= 0:
         return
     beside = sum(
@@ -259,7 +231,7 @@ def _whole(problem: Problem, frame: Schedule, sizes: Sizes) -> Iterator[Schedule
     """Bytes a partition of what the epilogue reads with one column of a block."""
 
     def rows(count: int) -> int:
-        return problem.m_tiled if _whole_rows(problem, frame) else block(problem.m_tiled, count, sizes.columns)
+        return problem.m_tiled if whole_rows(problem, frame) else block(problem.m_tiled, count, sizes.columns)
 
     def columns(count: int) -> int:
         return problem.n_tiled if problem.n_whole else block(problem.n_tiled, count, sizes.bank_columns)
@@ -273,7 +245,7 @@ def _whole(problem: Problem, frame: Schedule, sizes: Sizes) -> Iterator[Schedule
         for buffers in (2, 1):
             yield _with(frame, "lhs", rows(room // (buffers * row)), problem.n_tiled, (buffers, 1), sizes)
         return
-    for tiles in groups.counts(problem, frame):
+    for tiles in groups.counts(problem, frame, sizes):
         m, whole = tiles * problem.m_tiled, tiles * problem.m_tiled == prod(problem.m)
         for streaming, staying in product((3, 2), (1,) if whole else (2, 1)):
             n = columns((room - staying * m * row) // (streaming * column + beside))
@@ -301,68 +273,6 @@ def _whole(problem: Problem, frame: Schedule, sizes: Sizes) -> Iterator[Schedule
                 yield _with(frame, "lhs", m, n, (staying, streaming), sizes)
 
 
-def _finished(problem: Problem, schedule: Schedule, sizes: Sizes) -> Schedule:
-    """With no more buffers than blocks, and what follows from the blocks."""
-    m_blocks, n_blocks = (prod(problem.b) * count for count in blocks_of(problem, schedule))
-    lhs_blocks = m_blocks * (n_blocks if schedule.stays == "rhs" else 1)
-    rhs_blocks = n_blocks * (m_blocks if schedule.stays == "lhs" else 1)
-    schedule = replace(
-        schedule,
-        lhs=replace(schedule.lhs, buffers=min(schedule.lhs.buffers, lhs_blocks)),
-        rhs=replace(schedule.rhs, buffers=min(schedule.rhs.buffers, rhs_blocks)),
-    )
-    if Home.STAGED not in (problem.lhs.home, problem.rhs.home):
-        streams = problem.lhs if schedule.stays == "rhs" else problem.rhs
-        kept = replace(schedule.coming(streams), kept=_keeps_blocks(problem, schedule, streams))
-        schedule = replace(schedule, lhs=kept) if streams is problem.lhs else replace(schedule, rhs=kept)
-    schedule = _with_more_buffers(problem, replace(schedule, group=_group(problem, schedule, sizes)), sizes)
-    few = schedule.stays == "lhs" and prod(problem.m) <= sizes.columns and problem.rhs.home is not Home.STAGED
-    return _ahead(problem, schedule, sizes) if few and not problem.rhs.transposed else schedule
-
-
-def _with_more_buffers(problem: Problem, schedule: Schedule, sizes: Sizes) -> Schedule:
-    """With as many buffers as fit and are used: of results, and of rows to be transposed by TensorE, which is busy
-    with products for long times.
-    """
-    loads = [_row_tiles(problem, schedule, each, sizes) for each in (problem.lhs, problem.rhs)]
-    columns = max(1, min(schedule.columns, schedule.rhs.rows))
-    stores = prod(problem.b) * -(-prod(problem.m) // sizes.columns) * -(-prod(problem.n) // columns)
-    results = dict.fromkeys(min(count, stores) for count in RESULT_BUFFERS)
-    most = min(MOST_BUFFERS, max(loads))
-    counts = product(results, range(most, min(most, ROW_BUFFERS) - 1, -1))
-    more = (replace(schedule, result_buffers=result, row_buffers=max(1, rows)) for result, rows in counts)
-    return next((each for each in more if _fits(problem, each, sizes)), schedule)
-
-
-def _row_tiles(problem: Problem, schedule: Schedule, operand: Operand, sizes: Sizes) -> int:
-    """How many tiles of rows of an operand are loaded to be transposed."""
-    if not operand.transposed or operand.on_chip:
-        return 0
-    rows = prod(problem.m if operand is problem.lhs else problem.n)
-    pieces = sum(
-        prod(-(-size // count) for size, count in zip(box, together(problem, box, schedule.row_bytes), strict=True))
-        for box in schedule.rows_of(problem, operand)
-    )
-    return prod(problem.b) * pieces * -(-rows // (sizes.rows * schedule.coming(operand).beside))
-
-
-def _keeps_blocks(problem: Problem, schedule: Schedule, streams: Operand) -> bool:
-    """Whether blocks that are transposed are wanted once more, and no other dims are between them."""
-    if not streams.transposed or streams.on_chip:
-        return False
-    stays = problem.other(streams)
-    size = problem.m_tiled if stays is problem.lhs else problem.n_tiled
-    return prod(problem.m if stays is problem.lhs else problem.n) == size > schedule.coming(stays).rows
-
-
-def _group(problem: Problem, schedule: Schedule, sizes: Sizes) -> int:
-    """Tiles of m that are staged together, the most that fit."""
-    if schedule.group > 1:
-        return schedule.group
-    counts = groups.runs(problem, schedule.lhs.rows, sizes)
-    return next((count for count in counts if _fits(problem, replace(schedule, group=count), sizes)), 1)
-
-
 # ---- k in blocks ----------------------------------------------------------------------------------------------
 
 
@@ -373,7 +283,7 @@ def _cut(problem: Problem, frame: Schedule, most: int, sizes: Sizes) -> Iterator
     """
     leaves = Leaves.CHIP if problem.out.on_chip else Leaves.TILES
     frame = replace(frame, leaves=leaves, sums=Sums.SBUF, blocks=1, transposes=8, swapped=0)
-    some, counts = False, groups.counts(problem, frame)
+    some, counts = False, groups.counts(problem, frame, sizes)
     for rows, columns in _shapes(sizes):
         if some and rows < sizes.columns:
             return  # smaller blocks are for where nothing else fits
@@ -385,7 +295,7 @@ def _cut(problem: Problem, frame: Schedule, most: int, sizes: Sizes) -> Iterator
             cut = next(_boxed(problem, blocks, most, sizes), None)
             some = some or cut is not None
             if cut is not None:
-                yield _with_more_buffers(problem, cut, sizes)
+                yield with_more_buffers(problem, cut, sizes)
 
 
 def _streamed(problem: Problem, frame: Schedule, most: int, sizes: Sizes) -> Iterator[Schedule]:
@@ -397,7 +307,7 @@ def _streamed(problem: Problem, frame: Schedule, most: int, sizes: Sizes) -> Ite
     rows = problem.m_tiled
     group = prod(problem.m) // max(1, rows)  # all tiles are staged together
     tiles = max(1, group * -(-rows // sizes.columns))
-    if (group > 1 and group not in groups.counts(problem, frame)) or problem.lhs.home is Home.STAGED:
+    if (group > 1 and group not in groups.counts(problem, frame, sizes)) or problem.lhs.home is Home.STAGED:
         return
     if frame.leaves is Leaves.ROWS or frame.swapped or problem.rhs.home is Home.STAGED or most < STREAMED:
         return
@@ -416,10 +326,10 @@ def _streamed(problem: Problem, frame: Schedule, most: int, sizes: Sizes) -> Ite
         whole = replace(whole, sums=Sums.BANKS, columns=n, group=max(1, group))
         counts = [count for count in halves(most) if count < most]
         boxed = (replace(whole, boxes=tuple(box_of(each, count) for each in problem.all_chunks)) for count in counts)
-        fitting = [_with_more_buffers(problem, each, sizes) for each in boxed if _fits(problem, each, sizes)]
+        fitting = [with_more_buffers(problem, each, sizes) for each in boxed if fits(problem, each, sizes)]
         few += _straight(problem, fitting)
         many += fitting[:1]
-    yield from (_ahead(problem, each, sizes) for each in few or many)
+    yield from (ahead(problem, each, sizes) for each in few or many)
 
 
 def _across(problem: Problem, frame: Schedule, sizes: Sizes) -> Iterator[Schedule]:
@@ -438,23 +348,14 @@ def _across(problem: Problem, frame: Schedule, sizes: Sizes) -> Iterator[Schedul
     whole = replace(whole, sums=Sums.BANKS, columns=problem.n_tiled)
     most = max(map(prod, problem.all_chunks))
     boxed = (replace(whole, boxes=tuple(box_of(each, count) for each in problem.all_chunks)) for count in halves(most))
-    fitting = [each for each in boxed if _fits(problem, each, sizes)]
-    yield from (_ahead(problem, each, sizes) for each in _straight(problem, fitting) or fitting[:1])
+    fitting = [each for each in boxed if fits(problem, each, sizes)]
+    yield from (ahead(problem, each, sizes) for each in _straight(problem, fitting) or fitting[:1])
 
 
 def _straight(problem: Problem, schedules: Sequence[Schedule]) -> list[Schedule]:
     """Those with few blocks of k, which are no loop then."""
     few = (each for each in schedules if each.k_blocks(problem) < MOST_STREAMED + len(problem.segments))
     return [replace(each, straight=True) for each in few]
-
-
-def _ahead(problem: Problem, schedule: Schedule, sizes: Sizes) -> Schedule:
-    """With as many buffers for blocks of rhs as find room: they arrive while lhs is still being computed."""
-    _, n_blocks = blocks_of(problem, schedule)
-    blocks = schedule.k_blocks(problem) * (n_blocks if n_blocks <= schedule.blocks else 1)
-    counts = range(blocks, schedule.rhs.buffers, -1)
-    more = (replace(schedule, rhs=replace(schedule.rhs, buffers=count)) for count in counts)
-    return next((each for each in more if _fits(problem, each, sizes)), schedule)
 
 
 def _boxed(problem: Problem, frame: Schedule, most: int, sizes: Sizes) -> Iterator[Schedule]:
@@ -466,7 +367,7 @@ def _boxed(problem: Problem, frame: Schedule, most: int, sizes: Sizes) -> Iterat
             for operand in (problem.lhs, problem.rhs)
         )
         cut = replace(frame, boxes=boxes, lhs=lhs, rhs=rhs)
-        if _fits(problem, cut, sizes):
+        if fits(problem, cut, sizes):
             yield cut
 
 

@@ -42,8 +42,8 @@ def estimate(problem: Problem, schedule: Schedule, timing: Timing) -> float:
     if problem.epilogue is None:
         return time
     turns = min(TAKING_TURNS, row_tiles(problem, schedule, timing.sizes))
-    columns = _width(problem, timing)
-    return max(time, problem.epilogue.time(columns, prod(problem.b) * _tiles(problem, timing), turns, timing))
+    columns, tiles = _width(problem, schedule, timing), _tiles(problem, schedule, timing)
+    return max(time, problem.epilogue.time(columns, prod(problem.b) * tiles, turns, timing))
 
 
 def bound(problem: Problem, timing: Timing) -> float:
@@ -89,7 +89,7 @@ def _of_whole_k(problem: Problem, schedule: Schedule, timing: Timing) -> float:
     if schedule.coming(outer).buffers == 1:
         wait += outer_wait / passes * (batches * passes - 1)
     # blocks that are no loop are transposed while those before are multiplied
-    turns, outer_turns = (count if count > schedule.blocks else 1 for count in (others, passes))
+    turns, outer_turns = (count / schedule.body if count > schedule.blocks else 1 for count in (others, passes))
     turns *= 1 if schedule.coming(inner).kept else passes
     # the first blocks of both pass through the engines one behind the other
     outer_shown = outer_turned - outer_turn.bound
@@ -97,19 +97,37 @@ def _of_whole_k(problem: Problem, schedule: Schedule, timing: Timing) -> float:
     shown = max(outer_shown, inner_shown) + (turns - 1) * inner_shown + (outer_turns - 1) * outer_shown
     wait += batches * shown
     time = _overlapped(problem, schedule, total(work).times(batches), wait, batches * passes * others, timing)
-    if not inner.converted or inner.transposed:
-        return time
-    blocks = batches * passes * others
-    streamed = timing.pipeline(
-        _streams(problem, schedule, inner, others, timing), blocks, schedule.coming(inner).buffers
-    )
-    return max(time, streamed + _ends(problem, schedule, timing))
+    streamed = _waiting(problem, schedule, outer, passes, batches * passes, 1, timing)
+    again = _waiting(problem, schedule, inner, others, batches * passes * others, passes, timing)
+    return max(time, max(streamed, again) + _ends(problem, schedule, timing))
 
 
-def _streams(problem: Problem, schedule: Schedule, operand: Operand, blocks: int, timing: Timing) -> list[Stage]:
-    """How each of the ``blocks`` of an operand that is not transposed comes, is converted and is multiplied."""
+def _waiting(
+    problem: Problem, schedule: Schedule, operand: Operand, blocks: int, count: int, passes: int, timing: Timing
+) -> float:
+    """Time of ``count`` blocks of an operand, of which ``blocks`` are different ones: each waits for a buffer."""
+    coming = schedule.coming(operand)
+    if operand.on_chip or coming.kept:
+        return 0.0
+    stages = _streams(problem, schedule, operand, blocks, passes, timing)
+    if not operand.transposed:
+        return timing.pipeline(stages, count, coming.buffers)
+    first = stages[0].work.bound + stages[0].latency
+    rows = timing.pipeline(stages[:2], count, schedule.row_buffers)
+    return max(rows, first + timing.pipeline(stages[1:], count, coming.buffers))
+
+
+def _streams(
+    problem: Problem, schedule: Schedule, operand: Operand, blocks: int, passes: int, timing: Timing
+) -> list[Stage]:
+    """How each of the ``blocks`` of an operand comes, is converted or transposed, and is multiplied in each of so many
+    ``passes`` of them.
+    """
     arrives = Stage(_transfers(problem, schedule, operand, timing).times(1 / blocks), timing.transfer_latency)
-    multiplied = Stage(products(problem, schedule, timing).times(1 / blocks), timing.latency(Stream.TENSOR))
+    multiplied = Stage(products(problem, schedule, timing).times(1 / (blocks * passes)), timing.latency(Stream.TENSOR))
+    if operand.transposed:
+        transposed = transposes(problem, schedule, operand, timing).times(1 / blocks)
+        return [arrives, Stage(transposed, _turnaround(problem, timing)), multiplied]
     converted = _on_chip(problem, operand, timing)
     if not converted.bound:
         return [arrives, multiplied]
@@ -149,7 +167,7 @@ def _of_open_banks(problem: Problem, schedule: Schedule, timing: Timing) -> floa
     batches, (_, n_blocks) = prod(problem.b), blocks_of(problem, schedule)
     lhs = load(problem, schedule, problem.lhs, timing)
     pairs = n_blocks * schedule.k_blocks(problem)
-    stages = _streams(problem, schedule, problem.rhs, pairs, timing)
+    stages = _streams(problem, schedule, problem.rhs, pairs, 1, timing)
     made = _on_chip(problem, problem.lhs, timing).bound + _turned(problem, schedule, problem.lhs, timing)
     ready = timing.transfer_latency + made
     # rhs comes behind lhs, as far as it has buffers, while that is not there and made
@@ -160,11 +178,11 @@ def _of_open_banks(problem: Problem, schedule: Schedule, timing: Timing) -> floa
     first = max(streamed + max(0.0, ready - ahead), ready + products(problem, schedule, timing).bound * batches)
     left = results(problem, schedule, timing).times(1 / n_blocks)
     # the products of the next block of columns wait for the first bank of these
-    waits = (n_blocks - 1) * (_tile(problem, timing).bound + timing.latency(Stream.TENSOR))
+    waits = (n_blocks - 1) * (_tile(problem, schedule, timing).bound + timing.latency(Stream.TENSOR))
     moved = _transfers(problem, schedule, problem.rhs, timing).dma + (n_blocks - 1) * left.dma
     others = (batches - 1) * (lhs.dma + ready) + batches * max(waits, moved - streamed)
     # the banks of the last block leave as its last products are made
-    leaves = max(left.vector, left.scalar, left.psum_port) - _tile(problem, timing).bound
+    leaves = max(left.vector, left.scalar, left.psum_port) - _tile(problem, schedule, timing).bound
     last = max(0.0, leaves - stages[-1].work.bound) + left.dma
     return lhs.dma + first + others + last + _leaving(problem, schedule, timing)
 
@@ -214,7 +232,7 @@ def _leaving(problem: Problem, schedule: Schedule, timing: Timing) -> float:
     """From the end of the last product to the end of its store."""
     stored = timing.transfer_latency if schedule.leaves is not Leaves.CHIP else 0.0
     waits = 0.0 if problem.epilogue is None else problem.epilogue.latency(timing)
-    return timing.latency(Stream.SCALAR) + stored + _tile(problem, timing).bound + waits
+    return timing.latency(Stream.SCALAR) + stored + _tile(problem, schedule, timing).bound + waits
 
 
 def load(problem: Problem, schedule: Schedule, operand: Operand, timing: Timing) -> Work:
@@ -268,7 +286,7 @@ def transposes(problem: Problem, schedule: Schedule, operand: Operand, timing: T
     sizes = timing.sizes
     rows = prod(problem.m if operand is problem.lhs else problem.n)
     height = min(rows, max(1, schedule.coming(operand).rows), sizes.rows)
-    per_bank = max(1, sizes.bank_columns // height)
+    per_bank = max(1, min(sizes.bank_columns // height, problem.products * schedule.coming(operand).beside))
     parts, carrier, extract = 1, problem.transposed_as(operand), NOTHING
     left = leave(per_bank * height, operand.dtype, timing)
     if not problem.fast(carrier):
@@ -307,17 +325,18 @@ def products(problem: Problem, schedule: Schedule, timing: Timing) -> Work:
         moving = prod(problem.m) * problem.side_by_side
         each = timing.product(problem.out.across, moving, problem.dtype, flags=problem.flags)
         return each.times(problem.n_tiled // problem.out.across * problem.products * problem.passes)
-    rows, wide = min(max(1, problem.m_tiled), timing.sizes.columns), _width(problem, timing)
+    rows, wide = min(max(1, problem.m_tiled), timing.sizes.columns), _columns(problem, timing)
     each = timing.product(rows, wide, problem.dtype, flags=problem.flags)
     # blocks of less than a tile of rows fill tiles of their own
-    tiles = _tiles(problem, timing) * -(-rows // max(1, min(schedule.lhs.rows, rows)))
+    tiles = _row_tiles(problem, timing) * max(1, prod(problem.n)) / wide
+    tiles *= -(-rows // max(1, min(schedule.lhs.rows, rows)))
     return each.times(tiles * problem.products * problem.passes)
 
 
 def results(problem: Problem, schedule: Schedule, timing: Timing) -> Work:
     """Of one batch index: the sums leave PSUM, and are stored where they do not stay on chip."""
     rows, columns = (max(1, prod(each)) for each in (problem.m, problem.n))
-    work = _tile(problem, timing).times(_tiles(problem, timing))
+    work = _tile(problem, schedule, timing).times(_tiles(problem, schedule, timing))
     work += _combined(problem, schedule, timing) + splitting.sums_work(problem, timing)
     if schedule.leaves is Leaves.CHIP:
         return work
@@ -327,22 +346,36 @@ def results(problem: Problem, schedule: Schedule, timing: Timing) -> Work:
     near = problem.n_dim < 0 or problem.out.n[problem.n_dim].stride == width
     block = min(schedule.rhs.rows, problem.n_tiled, schedule.columns) if near else 1
     return work + _with_rest(
-        problem.n_tiled, block, lambda part, count: timing.transfer(rows * columns * width, width * count).times(part)
+        problem.n_tiled,
+        block,
+        lambda part, count: timing.transfer(rows * columns * width, width * count * schedule.beside).times(part),
     )
 
 
-def _tiles(problem: Problem, timing: Timing) -> float:
+def _tiles(problem: Problem, schedule: Schedule, timing: Timing) -> float:
     """Of one batch index, as wide as a bank."""
     if problem.out.across:
         return 1.0
-    rows, columns = max(1, problem.m_tiled), max(1, prod(problem.n))
-    return max(1, prod(problem.m)) / rows * -(-rows // timing.sizes.columns) * columns / _width(problem, timing)
+    return _row_tiles(problem, timing) * max(1, prod(problem.n)) / _width(problem, schedule, timing)
 
 
-def _width(problem: Problem, timing: Timing) -> int:
-    """Columns of one, of sums on a partition if columns lie on these."""
+def _row_tiles(problem: Problem, timing: Timing) -> float:
+    """Tiles of rows of one batch index."""
+    rows = max(1, problem.m_tiled)
+    return max(1, prod(problem.m)) / rows * -(-rows // timing.sizes.columns)
+
+
+def _width(problem: Problem, schedule: Schedule, timing: Timing) -> int:
+    """Sums on a partition that leave together: columns of one row, of neighbouring ones, or of all if columns lie on
+    partitions.
+    """
     if problem.out.across:
         return problem.width(problem.n_tiled)
+    return _columns(problem, timing) * schedule.rows_a_bank(problem, timing.sizes)
+
+
+def _columns(problem: Problem, timing: Timing) -> int:
+    """Of one tile of products."""
     return min(max(1, problem.n_tiled), timing.sizes.bank_columns)
 
 
@@ -356,7 +389,7 @@ def _combined(problem: Problem, schedule: Schedule, timing: Timing) -> Work:
             continue
         width, loaded = itemsize(array.dtype), rows if kept is Kept.TILE else min(rows, timing.sizes.columns)
         near = problem.n_dim < 0 or array.n[problem.n_dim].stride == width
-        run = min(problem.n_tiled, schedule.columns) if near else 1
+        run = min(problem.n_tiled, schedule.columns) * schedule.beside if near else 1
         if array.across:
             run = 1 if array.apart else problem.n_tiled // array.across
             loaded = prod(atom.size for atom in array.m if atom.stride)
@@ -365,7 +398,7 @@ def _combined(problem: Problem, schedule: Schedule, timing: Timing) -> Work:
     return work
 
 
-def _tile(problem: Problem, timing: Timing) -> Work:
+def _tile(problem: Problem, schedule: Schedule, timing: Timing) -> Work:
     """One tile of sums leaves PSUM."""
-    columns = _width(problem, timing)
+    columns = _width(problem, schedule, timing)
     return tile_work(problem.epilogue, columns, problem.out.dtype, timing)

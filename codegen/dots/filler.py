@@ -11,7 +11,7 @@ from neuronx_cc.codegen.dots import conversion
 from neuronx_cc.codegen.dots.contraction import Bound
 from neuronx_cc.codegen.dots.problem import PE_DTYPES, Operand, Problem, Segment
 from neuronx_cc.codegen.dots.schedule import ROW_BUFFERS, together, unconverted_bytes
-from neuronx_cc.codegen.dots.span import Span, rows_at
+from neuronx_cc.codegen.dots.span import Span, heights, rows_at
 from neuronx_cc.codegen.dots.tiles import UNROLLED_PIECES, WORD, Tiles, piece_of
 from neuronx_cc.codegen.dots.transpose import Transposer
 from neuronx_cc.codegen.emission.builder import Affine, Block, Ring, merge_free
@@ -46,6 +46,8 @@ class Filler:
     emitter: Emitter
     tiles: Tiles
     transposer: Transposer | None
+    in_tiles: bool = False
+    """Whether rows side by side stand in different tiles of a block, else next to each other."""
 
     def source(self, span: Span, segment: Segment) -> Block:
         """What lies there: [k on partitions, other k dims..., rows]."""
@@ -63,11 +65,16 @@ class Filler:
         )
 
     def rows(self, span: Span, segments: Sequence[Segment]) -> Block:
-        """What lies there, to be transposed: [rows, other k dims..., k], with all of these segments in the last dim."""
+        """What lies there, to be transposed: [rows, other k dims..., k], with all of these segments in the last dim;
+        [rows, other k dims..., tile, k] of several tiles.
+        """
         offset, rows, (*others, steps) = self._chunks(span, segments[0])
         terms = steps.size * segments[0].partitions + sum(each.steps * each.partitions for each in segments[1:])
-        dims = (rows, *others, replace(self._inner, size=terms))
-        return Block(self.bound.view.alloc, self.bound.view.dtype, offset, dims)
+        dims = [rows, *others, replace(self._inner, size=terms)]
+        if span.group > 1:
+            tiles = Atom(span.group, self.operand.free[span.around].stride)
+            dims[:1], dims[-1:] = [replace(rows, size=span.size // span.group)], [tiles, dims[-1]]
+        return Block(self.bound.view.alloc, self.bound.view.dtype, offset, tuple(dims))
 
     @property
     def _inner(self) -> Atom:
@@ -164,9 +171,9 @@ class Filler:
         several tiles of rows.
         """
         on_chip, builder, size = self.operand.on_chip, self.emitter.builder, source.dims[0].size
-        heights = [(0, 1, size, 1)] if on_chip else self._heights(size)
-        more = several or len(heights) > 1 or len(self.problem.segments) > len(outs)
-        for start, tiles, rows, beside in heights:
+        pieces = [(0, 1, size, 1)] if on_chip else heights(size, builder.sizes.rows, self.beside)
+        more = several or len(pieces) > 1 or len(self.problem.segments) > len(outs)
+        for start, tiles, rows, beside in pieces:
             for index in builder.each(tiles):
                 at = index * rows + start
                 part = source if on_chip else source.index(0, at, rows)
@@ -174,15 +181,13 @@ class Filler:
                 for taken, into, several in self._pieces(part, parts, more and tiles == 1):
                     self._transpose_rows(taken, into, beside, several)
 
-    def _heights(self, size: int) -> list[tuple[int, int, int, int]]:
-        """Cut rows into (start, count of tiles, tile size, rows side by side): all partitions are filled first."""
-        found, start, height = [], 0, self.emitter.builder.sizes.rows
-        for beside in range(self.beside, 0, -1):
-            tiles = (size - start) // (height * beside)
-            if tiles:
-                found.append((start, tiles, height * beside, beside))
-                start += tiles * height * beside
-        return [*found, *([(start, 1, size - start, 1)] if start < size else [])]
+    def transpose_tiles(self, source: Block, outs: Sequence[Block], several: bool) -> None:
+        """The same of several tiles [row, k dims..., tile, k], in one piece, that follow each other in ``outs``."""
+        rows, *others, tiles, terms = range(len(source.dims))
+        kept = [dim for dim in others if source.dims[dim].size > 1]
+        count = source.dims[tiles].size
+        outs = [_tiles_of(out, 2, count).select([0, 1, 3, 2]) for out in outs]
+        self._transpose_tile(source.select([rows, *kept, tiles, terms]), outs, several)
 
     def _pieces(
         self, source: Block, outs: Sequence[Block], several: bool = False
@@ -236,8 +241,17 @@ class Filler:
 
         ``beside``: rows that come to one partition; ``several``: one of several such parts that follow each other.
         """
+        if beside > 1:
+            split = _tiles_of if self.in_tiles else _rows_beside
+            part, outs = _rows_beside(part, 0, beside), [split(out, 2, beside) for out in outs]
+            part = part.select([0, *range(2, len(part.dims) - 1), 1, len(part.dims) - 1])
+            outs = [out.select([0, 1, 3, 2]) for out in outs]
+        self._transpose_tile(part, outs, several)
+
+    def _transpose_tile(self, part: Block, outs: Sequence[Block], several: bool) -> None:
+        """The same of [row, k dims..., beside, k] into ``outs`` [k, chunk, beside, row], or without rows beside."""
         assert self.transposer is not None, "made for operands with their rows on the partitions"
-        operand, partitions = self.operand, part.dims[0].size // beside
+        operand, partitions = self.operand, part.dims[0].size
         if operand.on_chip:
             exact_cast = not self.problem.fast(operand.stored) and operand.stored != operand.dtype
             if operand.stored not in PE_DTYPES or exact_cast:
@@ -247,10 +261,6 @@ class Filler:
                 part = rows
             self.transposer.transpose_segments(part, outs)
             return
-        if beside > 1:
-            part, outs = _rows_beside(part, 0, beside), [_rows_beside(out, 2, beside) for out in outs]
-            part = part.select([0, *range(2, len(part.dims) - 1), 1, len(part.dims) - 1])
-            outs = [out.select([0, 1, 3, 2]) for out in outs]
         # in the order in which the DMA reads long runs
         order = sorted(range(1, len(part.dims)), key=lambda dim: -abs(part.dims[dim].stride))
         sizes = [part.dims[dim].size for dim in order]
@@ -269,6 +279,14 @@ def _rows_beside(block: Block, dim: int, beside: int) -> Block:
     """With the rows ``dim`` in two dims: (row of a partition's first, rows beside it)."""
     rows = block.dims[dim]
     split = (Atom(rows.size // beside, rows.stride * beside, rows.partition), Atom(beside, rows.stride))
+    return block.of((*block.dims[:dim], *split, *block.dims[dim + 1 :]))
+
+
+def _tiles_of(block: Block, dim: int, count: int) -> Block:
+    """With the rows ``dim`` in two dims: (row of a tile, tile)."""
+    rows = block.dims[dim]
+    height = rows.size // count
+    split = (replace(rows, size=height), Atom(count, rows.stride * height))
     return block.of((*block.dims[:dim], *split, *block.dims[dim + 1 :]))
 
 

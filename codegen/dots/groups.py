@@ -9,28 +9,27 @@ from neuronx_cc.codegen.dots.schedule import Schedule, Way
 from neuronx_cc.ir.machine import Sizes
 
 
-def counts(problem: Problem, frame: Schedule) -> list[int]:
-    """Numbers of tiles of m, at most those of one dim around, the most first: rhs, which streams past them, is wanted
-    less often. ``frame`` says how lhs comes.
+def counts(problem: Problem, frame: Schedule, sizes: Sizes) -> list[int]:
+    """Numbers of tiles of m, at most those of one dim around, the most first, then at most half as many each time: of
+    many, rhs, which streams past them, is wanted less often. ``frame`` says how lhs comes.
     """
-    ways = set(frame.lhs.ways)
-    if problem.m_dim < 1 or not (ways == {Way.TRANSPOSED} or (ways == {Way.LOADED} and _follow(problem))):
+    ways, around = set(frame.lhs.ways), problem.m_around
+    if problem.m_tiled > sizes.columns:
+        return []  # no tiles of one index each
+    if around < 0 or not (ways == {Way.TRANSPOSED} or (ways == {Way.LOADED} and problem.follows(around))):
         return []
-    around = problem.m[problem.m_dim - 1]
-    return [count for count in range(around, 1, -1) if around % count == 0]
+    found: list[int] = []
+    for count in range(problem.m[around], 1, -1):
+        if problem.m[around] % count == 0 and (not found or 2 * count <= found[-1]):
+            found.append(count)
+    return found
 
 
 def runs(problem: Problem, rows: int, sizes: Sizes) -> Iterator[int]:
     """The same of a result on chip whose lhs comes from HBM with k apart: runs of several tiles are longer."""
-    lhs, tiled, outside = problem.lhs, problem.m_dim, problem.m_dim - 1
-    if outside < 0 or rows < problem.m[tiled] or not problem.out.m[tiled].partition:
+    lhs, tiled, around = problem.lhs, problem.m_dim, problem.m_around
+    if around < 0 or rows < problem.m[tiled] or not problem.out.m[tiled].partition:
         return
-    if lhs.home is Home.HBM and not lhs.transposed and _follow(problem):
+    if lhs.home is Home.HBM and not lhs.transposed and problem.follows(around):
         most = sizes.bank_columns // rows
-        yield from (count for count in range(most, 1, -1) if problem.m[outside] % count == 0)
-
-
-def _follow(problem: Problem) -> bool:
-    """Whether tiles of lhs lie one after the other."""
-    tile, around = problem.lhs.free[problem.m_dim], problem.lhs.free[problem.m_dim - 1]
-    return not tile.partition and around.stride == tile.stride * tile.size
+        yield from (count for count in range(most, 1, -1) if problem.m[around] % count == 0)

@@ -137,7 +137,8 @@ def emit(context: Context, placed: Placed, schedule: Schedule) -> None:
     def stage(operand: Operand, bound: Bound) -> Stage:
         coming, layout = schedule.coming(operand), None
         row = schedule.row_bytes, schedule.row_buffers, coming.beside
-        filler = Filler(problem, operand, bound, *row, emitter, tiles, transposer)
+        in_tiles = operand is problem.lhs and schedule.beside > 1
+        filler = Filler(problem, operand, bound, *row, emitter, tiles, transposer, in_tiles)
         if Way.LAID_OUT in coming.ways:
             layout = ConstantLayout(context, bound, operand, problem.k, problem.k_dim, problem.segments[0])
         alloc = kept.get(operand.name)

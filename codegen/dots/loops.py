@@ -13,7 +13,7 @@ from neuronx_cc.codegen.dots.problem import Problem
 from neuronx_cc.codegen.dots.products import Pair, Products
 from neuronx_cc.codegen.dots.result import Output
 from neuronx_cc.codegen.dots.schedule import ROW_BUFFERS, SUM_BUFFERS, Leaves, Schedule, Sums
-from neuronx_cc.codegen.dots.span import Part, Span, in_a_row
+from neuronx_cc.codegen.dots.span import Part, Span, heights, in_a_row
 from neuronx_cc.codegen.dots.stage import Stage
 from neuronx_cc.codegen.dots.tiles import Tiles
 from neuronx_cc.codegen.emission.builder import Affine, Block, Builder
@@ -65,7 +65,7 @@ class Loops:
         self.nest.waiting.multiply()
 
     def _stage_lhs(self, batch: Sequence[Affine], at: At, rows: int, again: bool = False) -> Sequence[Block]:
-        span = Span(batch, at, self.problem.m_dim, rows, group=self.schedule.group)
+        span = Span(batch, at, self.problem.m_dim, rows, None, self.schedule.group, self.problem.m_around)
         return self.lhs.blocks(span, self.problem.segments, again)
 
     def _stage_rhs(self, batch: Sequence[Affine], at: At, columns: int, again: bool = False) -> Sequence[Block]:
@@ -105,23 +105,29 @@ class Loops:
     def _block(self, output: Output, block: Part, pair: Pair, collected: Block | None) -> None:
         """All PSUM tiles of a block pair."""
         for row in self._tile_rows(block):
+            if row.beside > 1:
+                self._tiles_beside(output, row, pair)
+                continue
             for start, width in self.builder.pieces(block.columns, self.schedule.columns):
                 self._tile_row(output, row.cut_columns(start, width), pair, collected)
 
     def _tile_rows(self, block: Part) -> Iterator[Part]:
         """The rows of a block, as many at a time as PSUM has partitions for."""
         if self.schedule.group == 1:
-            for start, rows in self.builder.pieces(block.rows, self.builder.sizes.columns):
-                yield block.cut_rows(start, rows)
+            pieces = heights(block.rows, self.builder.sizes.columns, self.schedule.beside)
+            with self.builder.unrolled_if(len(pieces) > 1):
+                for start, tiles, rows, beside in pieces:
+                    for index in self.builder.each(tiles):
+                        yield replace(block.cut_rows(index * rows + start, rows), beside=beside)
             return
-        for index in self.builder.each(self.schedule.group):
-            yield self._of_group(block, index)
+        for index, count in self.builder.pieces(self.schedule.group, self.schedule.beside):
+            yield self._of_group(block, index, count)
 
-    def _of_group(self, block: Part, index: Affine) -> Part:
-        """One of the tiles that are staged together."""
-        outside, height = self.problem.m_dim - 1, block.rows // self.schedule.group
-        at = {**block.m_at, outside: block.m_at[outside] + index}
-        return replace(block, m_at=at, rows=height, staged=index * height)
+    def _of_group(self, block: Part, index: Affine, count: int = 1) -> Part:
+        """Some of the tiles that are staged together."""
+        around, height = self.problem.m_around, block.rows // self.schedule.group
+        at = {**block.m_at, around: block.m_at[around] + index}
+        return replace(block, m_at=at, rows=height * count, staged=index * height, beside=count)
 
     def _tile_row(self, output: Output, part: Part, pair: Pair, collected: Block | None) -> None:
         """The PSUM tiles of some rows; results for HBM are collected into long rows before they are stored."""
@@ -142,6 +148,31 @@ class Loops:
                 sums = output.transposed_sums(here)
                 self.products.transposed(sums, tile, pair)
                 made += [(here, sums, more)] if sums is not here else []
+            if len(made) == output.together:
+                output.finish(made)
+                made = []
+        output.finish(made)
+        if tiled:
+            copy(self.builder, target, result, Stream.DMA_STORE)
+
+    def _tiles_beside(self, output: Output, part: Part, pair: Pair) -> None:
+        """The PSUM tiles of neighbouring rows on each partition, stored in one run; a bank holds as many as fit."""
+        dtype, rows = self.problem.out.dtype, part.rows // part.beside
+        target, arrays = output.target(part), output.arrays(part)
+        result, tiled = target, self.schedule.leaves is Leaves.TILES
+        if tiled:
+            sizes = [part.beside, part.columns]
+            result = self.tiles.tile(dtype, sizes, rows, "result", self.schedule.result_buffers)
+        made: list[tuple[Block, Block, list[Block]]] = []
+        most = self.schedule.rows_a_bank(self.problem, self.builder.sizes)
+        for start in range(0, part.beside, most):
+            count = min(most, part.beside - start)
+            bank = self.products.bank(rows, count * part.columns, several=part.beside > most)
+            sums = bank.of((bank.dims[0], *dense([count, part.columns], bank.dtype)))
+            for number in range(count):
+                self.products.accumulate(sums.index(1, Affine(number)), part.of_each_partition(start + number), pair)
+            here, *more = (block.index(1, Affine(start), count) for block in (result, *arrays))
+            made.append((here, sums, more))
             if len(made) == output.together:
                 output.finish(made)
                 made = []
@@ -268,7 +299,15 @@ class Loops:
         with self.builder.unrolled():
             for segment, terms, last in self.nest.terms():
                 spans = (
-                    Span(block.batch, block.m_at, self.problem.m_dim, block.rows, terms, self.schedule.group),
+                    Span(
+                        block.batch,
+                        block.m_at,
+                        self.problem.m_dim,
+                        block.rows,
+                        terms,
+                        self.schedule.group,
+                        self.problem.m_around,
+                    ),
                     Span(block.batch, block.n_at, self.problem.n_dim, block.columns, terms),
                 )
                 lhs, rhs = (

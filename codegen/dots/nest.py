@@ -76,10 +76,10 @@ class Nest:
         if group == 1:
             yield from self._positions(problem.m, problem.m_dim, self.schedule.lhs.rows, {}, first)
             return
-        outside, sizes = problem.m_dim - 1, list(problem.m)
-        sizes[outside] //= group
+        around, sizes = problem.m_around, list(problem.m)
+        sizes[around] //= group
         for at, rows in self._positions(sizes, problem.m_dim, self.schedule.lhs.rows, {}, False):
-            yield {**at, outside: at[outside] * group}, rows * group
+            yield {**at, around: at[around] * group}, rows * group
 
     def columns(self) -> Iterator[tuple[At, int]]:
         """The blocks of n."""
@@ -113,13 +113,19 @@ class Nest:
                     yield {**at, tiled: index * size + start}, size
 
     def _each(self, count: int, unroll: int) -> Iterator[Affine]:
-        """As the builder's; what is staged in one pass of a loop is multiplied in the same."""
-        if count > unroll:
-            self.waiting.multiply()
-        for index in self.builder.each(count, unroll):
-            yield index
-            if count > unroll:
+        """As the builder's, with several in an iteration; what is staged in one is multiplied in the same."""
+        if count <= unroll:
+            yield from self.builder.each(count, unroll)
+            return
+        body = min(self.schedule.body, count)
+        self.waiting.multiply()
+        with self.builder.unrolled_if(count % body > 0):
+            with self.builder.loop(count // body) as index, self.builder.unrolled_if(body > 1):
+                for at in range(body):
+                    yield index * body + at
                 self.waiting.multiply()
+            for at in range(count // body * body, count):
+                yield Affine(at)
 
     def _boxes(self, sizes: Sequence[int], box: Sequence[int], first: bool, last: bool) -> Iterator[tuple[Terms, bool]]:
         """Loop over boxes of dims of these sizes: where each begins, its size, and whether it is the last of all.

@@ -10,7 +10,7 @@ from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.dots.across import home_across, near_home
 from neuronx_cc.codegen.dots.contraction import Bound, Contraction, Placed
 from neuronx_cc.codegen.dots.copies import copied, copies_of, dense_of
-from neuronx_cc.codegen.dots.problem import DECODED, Home, divisor, pe_dtype
+from neuronx_cc.codegen.dots.problem import DECODED, Home, divisor, pe_dtype, run_of
 from neuronx_cc.codegen.dots.statement import problems_of
 from neuronx_cc.codegen.emission.accesses import Alloc
 from neuronx_cc.codegen.emission.views import View, linear, unplaced
@@ -126,7 +126,8 @@ def _choose_output(context: Context, contraction: Contraction, bound: Sequence[B
     partitions = partitions_of(contraction.classes(lhs, 0)[1]) if lhs.in_sbuf else None
     if partitions is None and m:
         axis = max(range(len(m)), key=lambda axis: (divisor(m[axis], most), axis))
-        partitions = Partitions(axis, divisor(m[axis], most), 1)
+        size = divisor(m[axis], most)
+        partitions = Partitions(axis, size, m[axis] // size if _rows_are_short(context, contraction, lhs, axis) else 1)
     only_result = result in context.outputs and context.last_use(result) <= contraction.step
     enough = partitions is not None and (
         partitions.size * (FILLED_IN_LOOPS if context.prefix else FILLED) >= most or shape.size <= SMALL_RESULT * most
@@ -142,6 +143,15 @@ def _choose_output(context: Context, contraction: Contraction, bound: Sequence[B
         if alloc is not None:
             return resident_view(alloc, shape.dtype, shape.dims, partitions)
     return context.new_hbm(result)
+
+
+def _rows_are_short(context: Context, contraction: Contraction, lhs: View, axis: int) -> bool:
+    """Whether neighbouring rows of lhs make runs that the DMA reads well only if several go to each partition."""
+    _, rows, contracted = contraction.classes(lhs, 0)
+    width = itemsize(lhs.dtype)
+    row = run_of((atom for atoms in contracted.dims for atom in atoms), width)
+    beside = [atom.stride for atom in rows.dims[axis]][-1:]
+    return not lhs.in_sbuf and width < row < context.timing.long_run and beside == [row]
 
 
 def _saves(context: Context, contraction: Contraction, bound: Sequence[Bound], resident: View) -> bool:

@@ -228,6 +228,19 @@ class Problem:
         return self.n[self.n_dim] if self.n_dim >= 0 else 1
 
     @cached_property
+    def m_around(self) -> int:
+        """The other dim of m along which tiles are staged together: of tiles of lhs that follow each other in memory,
+        else the largest; -1 without any.
+        """
+        found = [dim for dim, size in enumerate(self.m) if dim != self.m_dim and size > 1]
+        return max(found, key=lambda dim: (self.follows(dim), self.m[dim], -abs(self.m_dim - dim)), default=-1)
+
+    def follows(self, around: int) -> bool:
+        """Whether tiles of lhs lie one after the other along a dim."""
+        tile, outer = self.lhs.free[self.m_dim], self.lhs.free[around]
+        return not tile.partition and not outer.partition and outer.stride == tile.stride * tile.size
+
+    @cached_property
     def m_whole(self) -> bool:
         """Whether the tiled dim of m lies on partitions, of the result or of lhs: no block cuts it."""
         return self.m_dim >= 0 and (self.out.m[self.m_dim].partition or self.lhs.free[self.m_dim].partition)

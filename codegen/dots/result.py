@@ -180,9 +180,10 @@ class Output:
         if array.on_chip:
             return self._part(self.placed.adds[number], array, part)
         if kept is not None:
-            kept = kept.of((Atom(part.rows, 1, True), kept.dims[1]))
             begin = part.n_at[0] if self.schedule.rows[number] is Kept.WHOLE else Affine()
-            return kept.index(1, begin + part.n_offset, part.columns)
+            kept = kept.index(1, begin + part.n_offset, part.columns)
+            rows = Atom(part.rows // part.beside, 1, True)
+            return kept.of((rows, *([Atom(part.beside, 0)] if part.beside > 1 else []), kept.dims[1]))
         return self._load(number, part, EPILOGUE_BUFFERS)
 
     def _load(self, number: int, part: Part, buffers: int) -> Block:
@@ -257,7 +258,7 @@ class Output:
         copy(self.emitter.builder, target, rows, Stream.DMA_STORE)
 
     def _part(self, view: View, lies: Written, at: Part) -> Block:
-        """Rows and columns of an array with the dims of the result."""
+        """[rows, columns] of an array with the dims of the result, or [partitions, rows beside each other, columns]."""
         problem = self.placed.problem
         if lies.across:
             return _columns_across(view, lies)
@@ -270,6 +271,7 @@ class Output:
             if dim == problem.m_dim:
                 offset = offset + at.m_offset * atom.stride
                 rows = Atom(at.rows, atom.stride)
+        around = lies.m[problem.m_around].stride if self.schedule.group > 1 else rows.stride
         columns = Atom(at.columns, 0)
         for dim, atom in enumerate(lies.n):
             offset = offset + at.n_at[dim] * atom.stride
@@ -277,7 +279,11 @@ class Output:
                 offset = offset + at.n_offset * atom.stride
                 columns = Atom(at.columns, atom.stride)
         assert rows.partition or not view.in_sbuf, "a result on chip has its rows on the partitions"
-        return Block(view.alloc, view.dtype, offset, (rows, columns))
+        if at.beside == 1:
+            return Block(view.alloc, view.dtype, offset, (rows, columns))
+        apart = 1 if self.schedule.group > 1 else at.beside
+        first = replace(rows, size=at.rows // at.beside, stride=rows.stride * apart)
+        return Block(view.alloc, view.dtype, offset, (first, Atom(at.beside, around), columns))
 
 
 def _columns_across(view: View, lies: Written) -> Block:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import product
 from math import prod
@@ -15,6 +15,13 @@ from neuronx_cc.ir.types import itemsize
 
 RESULT_BUFFERS = (4, 3)
 """As many as rows of tiles that are unrolled, where there is room."""
+RESULT_TILES = 4
+"""Tiles of a row of the result that are stored together."""
+UNROLLED_TILES = 96
+"""Tiles multiplied or transposed in those of them that stand in a loop over the others: where each has many, what
+iterations wait for each other is short beside it."""
+UNROLLED_BLOCKS = 4
+"""Blocks along one dim that are unrolled."""
 SUM_BUFFERS = 2
 EPILOGUE_BUFFERS = 2
 TAKING_TURNS = 2
@@ -85,7 +92,9 @@ class Coming:
     kept: bool = False
     """Whether transposed blocks are kept in HBM, for when the next block of the other operand wants them."""
     beside: int = 1
-    """Rows that are loaded side by side to a partition, to be transposed: neighbours in memory are one long run."""
+    """Rows that come side by side to a partition, to be transposed: neighbours in memory, which are one long run, or
+    of tiles that are staged together.
+    """
 
     def __str__(self) -> str:
         ways = "/".join(dict.fromkeys(way.value for way in self.ways)) + (" once, kept in HBM" if self.kept else "")
@@ -102,7 +111,7 @@ class Schedule:
     lhs: Coming
     rhs: Coming
     group: int
-    """Tiles of m that are staged together, neighbours along the dim outside of the tiled one."""
+    """Tiles of m that are staged together, neighbours along another dim (``Problem.m_around``)."""
     boxes: tuple[tuple[int, ...], ...]
     """For each segment of k, how many along each dim of its chunks are staged together."""
     sums: Sums
@@ -124,14 +133,24 @@ class Schedule:
     """Products of a batch that are unrolled, of all its dims together."""
     blocks: int
     """Blocks along one dim that are unrolled."""
+    body: int
+    """Blocks that are an iteration of a loop."""
     transposes: int
     """Banks of transposes of one tile that are unrolled."""
     straight: bool = False
     """Whether no blocks of k are a loop, in which they would wait for each other."""
+    beside: int = 1
+    """Rows of the result, at most, whose sums leave side by side from each partition: those of tiles that are staged
+    together, or those of lhs that come so.
+    """
 
     def coming(self, operand: Operand) -> Coming:
         """How ``operand`` comes."""
         return self.lhs if operand.name == "lhs" else self.rhs
+
+    def with_coming(self, operand: Operand, coming: Coming) -> Schedule:
+        """With ``operand`` coming so."""
+        return replace(self, lhs=coming) if operand.name == "lhs" else replace(self, rhs=coming)
 
     def boxes_of(self, problem: Problem, operand: Operand) -> tuple[tuple[int, ...], ...]:
         """Chunks of each segment of k that a block of ``operand`` holds."""
@@ -151,6 +170,10 @@ class Schedule:
             prod(-(-size // part) for size, part in zip(chunks, box, strict=True))
             for chunks, box in zip(problem.all_chunks, self.boxes, strict=True)
         )
+
+    def rows_a_bank(self, problem: Problem, sizes: Sizes) -> int:
+        """Rows of a partition that leave side by side, of which a bank holds the sums."""
+        return max(1, min(self.beside, sizes.bank_columns // max(1, problem.n_tiled)))
 
     def array_buffers(self, problem: Problem, kept: Kept) -> int:
         """Of what is loaded of an array that the epilogue reads: one for each block of columns that is under way, as
@@ -188,6 +211,7 @@ class Schedule:
             f"{what}{adds}: {stays}, {operands}, k {whole} chunks summed in {self.sums.value}{swapped}, "
             f"{self.leaves.value}"
             + (f" of {self.columns} columns" if self.leaves is Leaves.TILES else "")
+            + (f", {self.beside} rows side by side" if self.beside > 1 else "")
             + (f", columns on {problem.out.across} partitions" if problem.out.across else "")
         )
 
@@ -237,7 +261,8 @@ def parts_name(operand: Operand, segment: Segment) -> str:
 def row_tiles(problem: Problem, schedule: Schedule, sizes: Sizes) -> int:
     """Banks of the sums that are stored together."""
     columns = max(1, min(schedule.rhs.rows, schedule.columns))
-    return -(-problem.width(columns) // sizes.bank_columns)
+    beside = -(-schedule.beside // schedule.rows_a_bank(problem, sizes))
+    return beside * -(-problem.width(columns) // sizes.bank_columns)
 
 
 def array_name(number: int) -> str:
@@ -273,7 +298,7 @@ def footprint(problem: Problem, schedule: Schedule, sizes: Sizes) -> dict[tuple[
             rows_bytes = taken * coming.beside * itemsize(problem.transposed_as(operand))
             tiles[f"{operand.name} rows", schedule.row_buffers] = rows_bytes
         elif operand.transposed and operand.stored != operand.dtype:
-            tiles[f"{operand.name} cast", 1] = taken * itemsize(operand.dtype)
+            tiles[f"{operand.name} cast", 1] = taken * coming.beside * itemsize(operand.dtype)
         if operand.converted:
             tiles[f"{operand.name} unconverted", conversion.BUFFERS] = unconverted_bytes(problem, sizes)
         if problem.bit_bytes(operand):
@@ -281,7 +306,7 @@ def footprint(problem: Problem, schedule: Schedule, sizes: Sizes) -> dict[tuple[
             tiles["bits", ROW_BUFFERS] = max(bits, tiles.get(("bits", ROW_BUFFERS), 0))
     summed = schedule.sums is Sums.SBUF
     columns = min(problem.n_tiled if schedule.sums is Sums.PSUM else schedule.rhs.rows, schedule.columns)
-    columns = problem.width(columns)
+    columns = problem.width(columns) * schedule.beside
     tiles |= splitting.sums_footprint(problem, columns)
     if schedule.leaves is Leaves.ROWS:
         tiles["rows", ROW_BUFFERS] = prod(problem.n) * itemsize(problem.out.dtype)

@@ -26,14 +26,17 @@ class Span:
     terms: Terms | None = None
     """None for all of k."""
     group: int = 1
-    """Tiles of neighbouring indices along the dim before ``tiled`` that ``size`` is made of."""
+    """Tiles of neighbouring indices along ``around`` that ``size`` is made of."""
+    around: int = -1
+    """Another free dim; -1 without any."""
 
-    def tiles(self) -> Iterator[tuple[Affine, Span]]:
-        """Each tile of the group, and which row of the span is its first."""
-        size, outside = self.size // self.group, self.tiled - 1
-        for number in range(self.group):
-            at = {**self.at, outside: self.at[outside] + number} if self.group > 1 else self.at
-            yield Affine(number * size), replace(self, at=at, size=size, group=1)
+    def tiles(self, count: int = 1) -> Iterator[tuple[Affine, Span]]:
+        """``count`` tiles of the group at a time, fewer at last, and which row of the span is their first."""
+        size = self.size // self.group
+        for number in range(0, self.group, count):
+            at = {**self.at, self.around: self.at[self.around] + number} if self.group > 1 else self.at
+            tiles = min(count, self.group - number)
+            yield Affine(number * size), replace(self, at=at, size=tiles * size, group=tiles)
 
     @property
     def chunk(self) -> int:
@@ -64,6 +67,8 @@ class Part:
     n_offset: Affine = field(default_factory=Affine)
     staged: Affine = field(default_factory=Affine)
     """From the first row of what is staged to the block's: other tiles of its group."""
+    beside: int = 1
+    """Neighbouring rows on each partition."""
 
     def cut_rows(self, offset: Affine, rows: int) -> Part:
         """``rows`` of these, from ``offset`` on."""
@@ -72,6 +77,11 @@ class Part:
     def cut_columns(self, offset: Affine, columns: int) -> Part:
         """``columns`` of these, from ``offset`` on."""
         return replace(self, n_offset=self.n_offset + offset, columns=columns)
+
+    def of_each_partition(self, number: int) -> Part:
+        """Of the neighbouring rows of each partition the one of this ``number``: a tile, staged after those before."""
+        rows = self.rows // self.beside
+        return replace(self, rows=rows, beside=1, staged=self.staged + number * rows)
 
     @property
     def swapped(self) -> Part:
@@ -83,6 +93,19 @@ class Part:
     def lhs_row(self) -> Affine:
         """The first row, among those that are staged of lhs."""
         return self.staged + self.m_offset
+
+
+def heights(size: int, height: int, beside: int) -> list[tuple[int, int, int, int]]:
+    """Cut rows into (start, count of tiles, tile size, rows side by side on a partition): all partitions are filled
+    first. ``height``: partitions; ``beside``: rows on one, at most.
+    """
+    found, start = [], 0
+    for each in range(beside, 0, -1):
+        tiles = (size - start) // (height * each)
+        if tiles:
+            found.append((start, tiles, height * each, each))
+            start += tiles * height * each
+    return [*found, *([(start, 1, size - start, 1)] if start < size else [])]
 
 
 def in_a_row(terms: Terms, sizes: Sequence[int]) -> tuple[Affine, int]:

@@ -130,15 +130,19 @@ class Stage:
 
     def _transposed(self, span: Span, segments: Sequence[Segment]) -> list[Block]:
         """Rows are loaded with all of these segments: each would be a short run."""
-        spans = list(span.tiles())
+        spans = list(span.tiles(self.coming.beside if span.group > 1 else 1))
         rows = self.filler.rows(spans[0][1], segments)
-        others = [atom.size for atom in rows.dims[1:-1]]
+        others = [atom.size for atom in rows.dims[1 : -1 - (spans[0][1].group > 1)]]
         left = rows.dims[-1].size - sum(each.partitions * each.steps for each in segments[1:])
         steps = [left // segments[0].partitions, *(each.steps for each in segments[1:])]
         tiles = [self._tile([*others, count], span, segment) for count, segment in zip(steps, segments, strict=True)]
         for first, part in spans:
             outs = [tile.index(2, first, part.size) for tile in tiles]
-            self.filler.transpose(self.filler.rows(part, segments), outs, len(spans) > 1)
+            source = self.filler.rows(part, segments)
+            if part.group > 1:
+                self.filler.transpose_tiles(source, outs, len(spans) > 1)
+            else:
+                self.filler.transpose(source, outs, len(spans) > 1)
         if self.kept is not None:
             for segment, tile in zip(segments, tiles, strict=True):
                 copy(self.filler.emitter.builder, self.kept.block(span, segment), tile, Stream.DMA_STORE)

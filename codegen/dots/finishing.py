@@ -1,0 +1,161 @@
+"""What follows from the blocks of a schedule: groups of tiles, rows side by side, and as many buffers as fit."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+from math import prod
+
+from neuronx_cc.codegen.dots import groups
+from neuronx_cc.codegen.dots.blocks import blocks_of, bytes_of_row, come_beside, fits
+from neuronx_cc.codegen.dots.problem import Home, Operand, Problem, run_of
+from neuronx_cc.codegen.dots.schedule import (
+    RESULT_BUFFERS,
+    RESULT_TILES,
+    ROW_BUFFERS,
+    UNROLLED_BLOCKS,
+    UNROLLED_TILES,
+    Leaves,
+    Schedule,
+    together,
+)
+from neuronx_cc.ir.isa.timing import Timing
+from neuronx_cc.ir.machine import Sizes
+from neuronx_cc.ir.types import itemsize
+
+MOST_BUFFERS = 8
+"""Of rows that are loaded to be transposed, and of small blocks."""
+SMALL_LOOPS = 8
+"""An iteration with one part in so many of those tiles is no small one."""
+SEVERAL_BUFFERS = 2
+"""Blocks of fewer buffers do not come while others are multiplied."""
+
+
+def finished(problem: Problem, schedule: Schedule, timing: Timing) -> Schedule:
+    """With no more buffers than blocks, and what follows from the blocks."""
+    sizes = timing.sizes
+    m_blocks, n_blocks = (prod(problem.b) * count for count in blocks_of(problem, schedule))
+    lhs_blocks = m_blocks * (n_blocks if schedule.stays == "rhs" else 1)
+    rhs_blocks = n_blocks * (m_blocks if schedule.stays == "lhs" else 1)
+    schedule = replace(
+        schedule,
+        lhs=replace(schedule.lhs, buffers=min(schedule.lhs.buffers, lhs_blocks)),
+        rhs=replace(schedule.rhs, buffers=min(schedule.rhs.buffers, rhs_blocks)),
+    )
+    if Home.STAGED not in (problem.lhs.home, problem.rhs.home):
+        streams = problem.lhs if schedule.stays == "rhs" else problem.rhs
+        kept = replace(schedule.coming(streams), kept=_keeps_blocks(problem, schedule, streams))
+        schedule = schedule.with_coming(streams, kept)
+    schedule = replace(schedule, group=_group(problem, schedule, sizes))
+    schedule = _side_by_side(problem, schedule, timing)
+    schedule = with_more_buffers(problem, replace(schedule, body=_body(problem, schedule, sizes)), sizes)
+    schedule = _more_in_flight(problem, schedule, (lhs_blocks, rhs_blocks), sizes)
+    few = schedule.stays == "lhs" and prod(problem.m) <= sizes.columns and problem.rhs.home is not Home.STAGED
+    return ahead(problem, schedule, sizes) if few and not problem.rhs.transposed else schedule
+
+
+def _body(problem: Problem, schedule: Schedule, sizes: Sizes) -> int:
+    """Blocks of an iteration of a loop: engines wait for each other between iterations, longest for small blocks."""
+    rows, columns = -(-schedule.together // sizes.columns), -(-schedule.rhs.rows // sizes.bank_columns)
+    tiles = problem.products * rows * columns
+    return max(1, min(UNROLLED_BLOCKS, UNROLLED_TILES // SMALL_LOOPS // max(1, tiles)))
+
+
+def _side_by_side(problem: Problem, schedule: Schedule, timing: Timing) -> Schedule:
+    """With rows of lhs that come side by side, and whose sums leave so: a bank holds those of several, and runs in HBM
+    are longer.
+    """
+    out, lhs, sizes, columns = problem.out, schedule.lhs, timing.sizes, problem.n_tiled
+    whole = prod(problem.n) == columns <= min(schedule.rhs.rows, schedule.columns, sizes.bank_columns)
+    if problem.bias or schedule.swapped or schedule.leaves is Leaves.ROWS or not whole:
+        return schedule
+    if any(array.repeats or array.across for array in problem.arrays):
+        return schedule
+    if schedule.group > 1:
+        more = _tiles_side_by_side(problem, schedule, sizes)
+    else:
+        if not come_beside(problem, problem.lhs) or out.on_chip or any(array.on_chip for array in problem.arrays):
+            return schedule
+        width, tiles = itemsize(out.dtype), lhs.rows // sizes.rows
+        if not run_of(out.n, width) == columns * width == out.m[problem.m_dim].stride:
+            return schedule
+        counts = max(lhs.beside, min(tiles, -(-timing.long_run // (columns * width)))), lhs.beside
+        more = [(each, each) for each in counts]
+    several = (replace(schedule, lhs=replace(lhs, beside=come), beside=leave) for come, leave in more if leave > 1)
+    return next((each for each in several if fits(problem, each, sizes)), schedule)
+
+
+def _tiles_side_by_side(problem: Problem, schedule: Schedule, sizes: Sizes) -> list[tuple[int, int]]:
+    """Of tiles that are staged together, those that are transposed in one bank, and those whose sums leave together."""
+    leave = min(schedule.group, max(1, RESULT_TILES * sizes.bank_columns // max(1, problem.n_tiled)))
+    come, chunks = 1, sum(map(prod, problem.all_chunks))
+    pieces = together(problem, schedule.rows_of(problem, problem.lhs)[0], schedule.row_bytes)
+    if problem.lhs.transposed and tuple(pieces) == schedule.rows_of(problem, problem.lhs)[0]:
+        come = min(schedule.group, max(1, sizes.bank_columns // (problem.m_tiled * chunks)))
+    return [(come, leave), (1, leave)]
+
+
+def with_more_buffers(problem: Problem, schedule: Schedule, sizes: Sizes) -> Schedule:
+    """With as many buffers as fit and are used: of results, and of rows to be transposed by TensorE, which is busy
+    with products for long times.
+    """
+    loads = [_row_tiles(problem, schedule, each, sizes) for each in (problem.lhs, problem.rhs)]
+    columns = max(1, min(schedule.columns, schedule.rhs.rows))
+    stores = prod(problem.b) * -(-prod(problem.m) // sizes.columns) * -(-prod(problem.n) // columns)
+    results = dict.fromkeys(min(count, stores) for count in RESULT_BUFFERS)
+    most = min(MOST_BUFFERS, max(loads))
+    counts = product(results, range(most, min(most, ROW_BUFFERS) - 1, -1))
+    more = (replace(schedule, result_buffers=result, row_buffers=max(1, rows)) for result, rows in counts)
+    return next((each for each in more if fits(problem, each, sizes)), schedule)
+
+
+def _more_in_flight(problem: Problem, schedule: Schedule, blocks: tuple[int, int], sizes: Sizes) -> Schedule:
+    """With more buffers for small blocks that are loaded, of which there are so many: transfers take long to arrive."""
+    for operand, count in zip((problem.lhs, problem.rhs), blocks, strict=True):
+        coming = schedule.coming(operand)
+        rows = schedule.together if operand is problem.lhs else coming.rows
+        small = rows * bytes_of_row(problem, operand) <= sizes.bank_bytes
+        if coming.buffers < SEVERAL_BUFFERS or operand.on_chip or operand.transposed or not small:
+            continue
+        counts = range(min(count, MOST_BUFFERS), coming.buffers, -1)
+        several = (schedule.with_coming(operand, replace(coming, buffers=each)) for each in counts)
+        schedule = next((each for each in several if fits(problem, each, sizes)), schedule)
+    return schedule
+
+
+def _row_tiles(problem: Problem, schedule: Schedule, operand: Operand, sizes: Sizes) -> int:
+    """How many tiles of rows of an operand are loaded to be transposed."""
+    if not operand.transposed or operand.on_chip:
+        return 0
+    rows = prod(problem.m if operand is problem.lhs else problem.n)
+    pieces = sum(
+        prod(-(-size // count) for size, count in zip(box, together(problem, box, schedule.row_bytes), strict=True))
+        for box in schedule.rows_of(problem, operand)
+    )
+    return prod(problem.b) * pieces * -(-rows // (sizes.rows * schedule.coming(operand).beside))
+
+
+def _keeps_blocks(problem: Problem, schedule: Schedule, streams: Operand) -> bool:
+    """Whether blocks that are transposed are wanted once more, and no other dims are between them."""
+    if not streams.transposed or streams.on_chip:
+        return False
+    stays = problem.other(streams)
+    size = problem.m_tiled if stays is problem.lhs else problem.n_tiled
+    return prod(problem.m if stays is problem.lhs else problem.n) == size > schedule.coming(stays).rows
+
+
+def _group(problem: Problem, schedule: Schedule, sizes: Sizes) -> int:
+    """Tiles of m that are staged together, the most that fit."""
+    if schedule.group > 1:
+        return schedule.group
+    counts = groups.runs(problem, schedule.lhs.rows, sizes)
+    return next((count for count in counts if fits(problem, replace(schedule, group=count), sizes)), 1)
+
+
+def ahead(problem: Problem, schedule: Schedule, sizes: Sizes) -> Schedule:
+    """With as many buffers for blocks of rhs as find room: they arrive while lhs is still being computed."""
+    _, n_blocks = blocks_of(problem, schedule)
+    blocks = schedule.k_blocks(problem) * (n_blocks if n_blocks <= schedule.blocks else 1)
+    counts = range(blocks, schedule.rhs.buffers, -1)
+    more = (replace(schedule, rhs=replace(schedule.rhs, buffers=count)) for count in counts)
+    return next((each for each in more if fits(problem, each, sizes)), schedule)
