@@ -13,6 +13,7 @@ from neuronx_cc.codegen.emission.views import Atom, View, align
 from neuronx_cc.codegen.formation.graph import Kernel
 from neuronx_cc.codegen.maps import order as map_order
 from neuronx_cc.codegen.maps.between import MOST_KEPT, cut_by, finest, gathered, run_of
+from neuronx_cc.codegen.maps.parts import LEAST_TILE
 from neuronx_cc.codegen.maps.plan import MapPlan, Partitions, resident_view
 from neuronx_cc.codegen.maps.space import loops_of, streamed_elements
 from neuronx_cc.codegen.movement import crossed
@@ -149,7 +150,8 @@ def loops_around(
         if prod(sizes[dim] for dim in kept) <= MOST_KEPT * elements:
             ways = [loops_of(sizes, kept, elements)]
         least = {dim: timing.long_run // size for dim, size in near.items()}
-        ways += [loops_of(sizes, whole, times * elements, least) for times in range(1, MOST_KEPT + 1)]
+        if elements >= LEAST_TILE:  # there may be no room for more than the smallest tiles
+            ways += [loops_of(sizes, whole, times * elements, least) for times in range(1, MOST_KEPT + 1)]
     for block in loaded:
         repeated = {dim for dim, _ in ways[0] if not block.dims[dim + 1].stride} - whole
         if repeated and prod(sizes[dim] for dim in repeated | whole) <= elements:

@@ -28,8 +28,8 @@ def records(batch: int, rows: int, heads: int) -> int:
 
 @pytest.mark.parametrize("other", [(16, 197, 6), (16, 197, 8), (40, 197, 24)], ids=str)
 def test_batches_and_heads(other: tuple[int, int, int]) -> None:
-    """All heads of an example may be written out, no more."""
-    assert records(*other) <= records(4, 197, other[2]) + 16
+    """All heads of an example may be written out, no more, but for what is left of loops of several in an iteration."""
+    assert records(*other) <= records(4, 197, other[2]) + 64
 
 
 @pytest.mark.parametrize("rows", [394, 788, 1576, 3152])
