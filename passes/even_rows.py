@@ -16,7 +16,7 @@ from neuronx_cc.ir.hlo.editing import ops_of, users, values_of
 from neuronx_cc.ir.isa.program import Stream
 from neuronx_cc.ir.isa.timing import Timing
 from neuronx_cc.passes.analysis.rows import kept_dims
-from neuronx_cc.passes.analysis.stored import RESIDENT_VALUE_SHARE, VIEWS, is_given
+from neuronx_cc.passes.analysis.stored import FILLED, RESIDENT_VALUE_SHARE, VIEWS, is_given
 from neuronx_cc.passes.expansions.build import Value
 from neuronx_cc.passes.expansions.padded_rows import PaddedRows
 from neuronx_cc.passes.manager import PassContext, only_for
@@ -26,9 +26,6 @@ Place = tuple[Value, int]
 """A dim of an array."""
 FULLER = 1.2
 """Rows are added where there are so many times fewer tiles with them."""
-FILLED = 4
-"""A result of products stays on chip if it fills one part in so many of the partitions, though
-after a way through HBM all of them could be used."""
 HIDDEN = 0.75
 """Of the time in which weights are read, what transfers of the result take beside that."""
 PASSES = 2

@@ -48,6 +48,14 @@ def test_every_block_runs(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.installed
+def test_diffs_of_contributing_apply() -> None:
+    """Each to the files as they are: a line beside one that a diff adds to may have changed."""
+    for block in blocks("CONTRIBUTING.md", "diff"):
+        run = subprocess.run((*pages.APPLY, "--check", "-"), input=block, cwd=ROOT, capture_output=True, text=True)
+        assert run.returncode == 0, run.stderr
+
+
+@pytest.mark.installed
 @pytest.mark.slow
 def test_every_step_of_contributing_works(tmp_path: Path) -> None:
     """In a copy of the checkout, with its native parts."""

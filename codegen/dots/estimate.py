@@ -71,8 +71,8 @@ def _of_whole_k(problem: Problem, schedule: Schedule, timing: Timing) -> float:
         outer, inner, passes, others = inner, outer, others, passes
     outer_load, inner_load = (load(problem, schedule, each, timing) for each in (outer, inner))
     outer_turn, inner_turn = (transposes(problem, schedule, each, timing) for each in (outer, inner))
-    work = [outer_load, outer_turn, inner_load, inner_turn, products(problem, schedule, timing)]
-    work.append(results(problem, schedule, timing))
+    multiplied = products(problem, schedule, timing)
+    work = [outer_load, outer_turn, inner_load, inner_turn, multiplied, results(problem, schedule, timing)]
     if passes > 1 and schedule.coming(inner).kept:
         kept = timing.transfer(problem.elements(inner) * itemsize(inner.dtype), timing.long_run)
         work += [kept, (kept + splitting.work(problem, inner, timing)).times(passes - 1)]
@@ -97,19 +97,17 @@ def _of_whole_k(problem: Problem, schedule: Schedule, timing: Timing) -> float:
     shown = max(outer_shown, inner_shown) + (turns - 1) * inner_shown + (outer_turns - 1) * outer_shown
     wait += batches * shown
     time = _overlapped(problem, schedule, total(work).times(batches), wait, batches * passes * others, timing)
-    streamed = _waiting(problem, schedule, outer, passes, batches * passes, 1, timing)
-    again = _waiting(problem, schedule, inner, others, batches * passes * others, passes, timing)
-    return max(time, max(streamed, again) + _ends(problem, schedule, timing))
+    waiting = 0.0
+    for operand, blocks, pairs in ((outer, passes, passes), (inner, others, passes * others)):
+        if not operand.on_chip and not schedule.coming(operand).kept:
+            stages = _streams(problem, schedule, operand, blocks, multiplied.times(1 / pairs), timing)
+            waiting = max(waiting, _waiting(schedule, operand, stages, batches * pairs, timing))
+    return max(time, waiting + _ends(problem, schedule, timing))
 
 
-def _waiting(
-    problem: Problem, schedule: Schedule, operand: Operand, blocks: int, count: int, passes: int, timing: Timing
-) -> float:
-    """Time of ``count`` blocks of an operand, of which ``blocks`` are different ones: each waits for a buffer."""
+def _waiting(schedule: Schedule, operand: Operand, stages: Sequence[Stage], count: int, timing: Timing) -> float:
+    """Time of ``count`` blocks of an operand that go through ``stages``: each waits for a buffer."""
     coming = schedule.coming(operand)
-    if operand.on_chip or coming.kept:
-        return 0.0
-    stages = _streams(problem, schedule, operand, blocks, passes, timing)
     if not operand.transposed:
         return timing.pipeline(stages, count, coming.buffers)
     first = stages[0].work.bound + stages[0].latency
@@ -118,13 +116,11 @@ def _waiting(
 
 
 def _streams(
-    problem: Problem, schedule: Schedule, operand: Operand, blocks: int, passes: int, timing: Timing
+    problem: Problem, schedule: Schedule, operand: Operand, blocks: int, last: Work, timing: Timing
 ) -> list[Stage]:
-    """How each of the ``blocks`` of an operand comes, is converted or transposed, and is multiplied in each of so many
-    ``passes`` of them.
-    """
+    """How each of the ``blocks`` of an operand comes, is converted or transposed, and multiplied, which is ``last``."""
     arrives = Stage(_transfers(problem, schedule, operand, timing).times(1 / blocks), timing.transfer_latency)
-    multiplied = Stage(products(problem, schedule, timing).times(1 / (blocks * passes)), timing.latency(Stream.TENSOR))
+    multiplied = Stage(last, timing.latency(Stream.TENSOR))
     if operand.transposed:
         transposed = transposes(problem, schedule, operand, timing).times(1 / blocks)
         return [arrives, Stage(transposed, _turnaround(problem, timing)), multiplied]
@@ -167,7 +163,8 @@ def _of_open_banks(problem: Problem, schedule: Schedule, timing: Timing) -> floa
     batches, (_, n_blocks) = prod(problem.b), blocks_of(problem, schedule)
     lhs = load(problem, schedule, problem.lhs, timing)
     pairs = n_blocks * schedule.k_blocks(problem)
-    stages = _streams(problem, schedule, problem.rhs, pairs, 1, timing)
+    multiplied = products(problem, schedule, timing)
+    stages = _streams(problem, schedule, problem.rhs, pairs, multiplied.times(1 / pairs), timing)
     made = _on_chip(problem, problem.lhs, timing).bound + _turned(problem, schedule, problem.lhs, timing)
     ready = timing.transfer_latency + made
     # rhs comes behind lhs, as far as it has buffers, while that is not there and made
@@ -175,7 +172,7 @@ def _of_open_banks(problem: Problem, schedule: Schedule, timing: Timing) -> floa
     streamed = timing.pipeline(stages, batches * pairs, schedule.rhs.buffers)
     if problem.rhs.converted:
         streamed, ahead = _converted(problem, schedule, stages, batches * pairs, timing)
-    first = max(streamed + max(0.0, ready - ahead), ready + products(problem, schedule, timing).bound * batches)
+    first = max(streamed + max(0.0, ready - ahead), ready + multiplied.bound * batches)
     left = results(problem, schedule, timing).times(1 / n_blocks)
     # the products of the next block of columns wait for the first bank of these
     waits = (n_blocks - 1) * (_tile(problem, schedule, timing).bound + timing.latency(Stream.TENSOR))

@@ -26,7 +26,7 @@ from neuronx_cc.ir.types import itemsize
 MOST_BUFFERS = 8
 """Of rows that are loaded to be transposed, and of small blocks."""
 SMALL_LOOPS = 8
-"""An iteration with one part in so many of those tiles is no small one."""
+"""Blocks are small until an iteration has one part in so many of ``UNROLLED_TILES``."""
 SEVERAL_BUFFERS = 2
 """Blocks of fewer buffers do not come while others are multiplied."""
 
@@ -88,10 +88,9 @@ def _side_by_side(problem: Problem, schedule: Schedule, timing: Timing) -> Sched
 def _tiles_side_by_side(problem: Problem, schedule: Schedule, sizes: Sizes) -> list[tuple[int, int]]:
     """Of tiles that are staged together, those that are transposed in one bank, and those whose sums leave together."""
     leave = min(schedule.group, max(1, RESULT_TILES * sizes.bank_columns // max(1, problem.n_tiled)))
-    come, chunks = 1, sum(map(prod, problem.all_chunks))
-    pieces = together(problem, schedule.rows_of(problem, problem.lhs)[0], schedule.row_bytes)
-    if problem.lhs.transposed and tuple(pieces) == schedule.rows_of(problem, problem.lhs)[0]:
-        come = min(schedule.group, max(1, sizes.bank_columns // (problem.m_tiled * chunks)))
+    come, row = 1, schedule.rows_of(problem, problem.lhs)[0]
+    if problem.lhs.transposed and tuple(together(problem, row, schedule.row_bytes)) == row:
+        come = min(schedule.group, max(1, sizes.bank_columns // (problem.m_tiled * problem.products)))
     return [(come, leave), (1, leave)]
 
 

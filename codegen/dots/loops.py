@@ -11,9 +11,9 @@ from neuronx_cc.codegen.dots import splitting
 from neuronx_cc.codegen.dots.nest import At, Nest
 from neuronx_cc.codegen.dots.problem import Problem
 from neuronx_cc.codegen.dots.products import Pair, Products
-from neuronx_cc.codegen.dots.result import Output
+from neuronx_cc.codegen.dots.result import Finished, Output
 from neuronx_cc.codegen.dots.schedule import ROW_BUFFERS, SUM_BUFFERS, Leaves, Schedule, Sums
-from neuronx_cc.codegen.dots.span import Part, Span, heights, in_a_row
+from neuronx_cc.codegen.dots.span import Part, Span, Terms, heights, in_a_row
 from neuronx_cc.codegen.dots.stage import Stage
 from neuronx_cc.codegen.dots.tiles import Tiles
 from neuronx_cc.codegen.emission.builder import Affine, Block, Builder
@@ -65,8 +65,10 @@ class Loops:
         self.nest.waiting.multiply()
 
     def _stage_lhs(self, batch: Sequence[Affine], at: At, rows: int, again: bool = False) -> Sequence[Block]:
-        span = Span(batch, at, self.problem.m_dim, rows, None, self.schedule.group, self.problem.m_around)
-        return self.lhs.blocks(span, self.problem.segments, again)
+        return self.lhs.blocks(self._lhs_span(batch, at, rows), self.problem.segments, again)
+
+    def _lhs_span(self, batch: Sequence[Affine], at: At, rows: int, terms: Terms | None = None) -> Span:
+        return Span(batch, at, self.problem.m_dim, rows, terms, self.schedule.group, self.problem.m_around)
 
     def _stage_rhs(self, batch: Sequence[Affine], at: At, columns: int, again: bool = False) -> Sequence[Block]:
         return self.rhs.blocks(Span(batch, at, self.problem.n_dim, columns), self.problem.segments, again)
@@ -131,23 +133,23 @@ class Loops:
 
     def _tile_row(self, output: Output, part: Part, pair: Pair, collected: Block | None) -> None:
         """The PSUM tiles of some rows; results for HBM are collected into long rows before they are stored."""
-        tiled = self.schedule.leaves is Leaves.TILES
         target, arrays = output.target(part, collected), output.arrays(part)
-        result = target
+        self._leave(output, target, partial(self._sum_row, output, part, pair, arrays))
+
+    def _tiles_beside(self, output: Output, part: Part, pair: Pair) -> None:
+        """The PSUM tiles of neighbouring rows on each partition, stored in one run."""
+        target, arrays = output.target(part), output.arrays(part)
+        self._leave(output, target, partial(self._sum_beside, part, pair, arrays))
+
+    def _leave(self, output: Output, target: Block, sums: Callable[[Block], Iterator[Finished]]) -> None:
+        """Finish the tiles of ``sums(result)`` as they are made, and store what does not stay where it is made."""
+        tiled, dtype, result = self.schedule.leaves is Leaves.TILES, self.problem.out.dtype, target
         if tiled:
-            dtype = self.problem.out.dtype
-            result = self.tiles.tile(dtype, [part.columns], part.rows, "result", self.schedule.result_buffers)
-        made: list[tuple[Block, Block, list[Block]]] = []
-        for offset, columns in self.builder.pieces(part.columns, self.builder.sizes.bank_columns):
-            tile = part.cut_columns(offset, columns)
-            more = [array.index(1, offset, columns) for array in arrays]
-            here = result.index(1, offset, columns)
-            if part.rows > self.schedule.swapped:
-                made.append((here, self.products.tile(tile, pair), more))
-            else:
-                sums = output.transposed_sums(here)
-                self.products.transposed(sums, tile, pair)
-                made += [(here, sums, more)] if sums is not here else []
+            rows, *sizes = (atom.size for atom in target.dims)
+            result = self.tiles.tile(dtype, sizes, rows, "result", self.schedule.result_buffers)
+        made: list[Finished] = []
+        for tile in sums(result):
+            made.append(tile)
             if len(made) == output.together:
                 output.finish(made)
                 made = []
@@ -155,16 +157,24 @@ class Loops:
         if tiled:
             copy(self.builder, target, result, Stream.DMA_STORE)
 
-    def _tiles_beside(self, output: Output, part: Part, pair: Pair) -> None:
-        """The PSUM tiles of neighbouring rows on each partition, stored in one run; a bank holds as many as fit."""
-        dtype, rows = self.problem.out.dtype, part.rows // part.beside
-        target, arrays = output.target(part), output.arrays(part)
-        result, tiled = target, self.schedule.leaves is Leaves.TILES
-        if tiled:
-            sizes = [part.beside, part.columns]
-            result = self.tiles.tile(dtype, sizes, rows, "result", self.schedule.result_buffers)
-        made: list[tuple[Block, Block, list[Block]]] = []
-        most = self.schedule.rows_a_bank(self.problem, self.builder.sizes)
+    def _sum_row(
+        self, output: Output, part: Part, pair: Pair, arrays: Sequence[Block], result: Block
+    ) -> Iterator[Finished]:
+        """Tiles as wide as a bank. Vector transposes those of short rows, straight to the result if nothing follows."""
+        for offset, columns in self.builder.pieces(part.columns, self.builder.sizes.bank_columns):
+            tile = part.cut_columns(offset, columns)
+            here, *more = (block.index(1, offset, columns) for block in (result, *arrays))
+            if part.rows > self.schedule.swapped:
+                yield here, self.products.tile(tile, pair), more
+                continue
+            sums = output.transposed_sums(here)
+            self.products.transposed(sums, tile, pair)
+            if sums is not here:
+                yield here, sums, more
+
+    def _sum_beside(self, part: Part, pair: Pair, arrays: Sequence[Block], result: Block) -> Iterator[Finished]:
+        """Tiles of as many neighbours as a bank holds."""
+        rows, most = part.rows // part.beside, self.schedule.rows_a_bank(self.problem, self.builder.sizes)
         for start in range(0, part.beside, most):
             count = min(most, part.beside - start)
             bank = self.products.bank(rows, count * part.columns, several=part.beside > most)
@@ -172,13 +182,7 @@ class Loops:
             for number in range(count):
                 self.products.accumulate(sums.index(1, Affine(number)), part.of_each_partition(start + number), pair)
             here, *more = (block.index(1, Affine(start), count) for block in (result, *arrays))
-            made.append((here, sums, more))
-            if len(made) == output.together:
-                output.finish(made)
-                made = []
-        output.finish(made)
-        if tiled:
-            copy(self.builder, target, result, Stream.DMA_STORE)
+            yield here, sums, more
 
     # ---- k in blocks, sums in open banks ----------------------------------------------------------------------
 
@@ -299,15 +303,7 @@ class Loops:
         with self.builder.unrolled():
             for segment, terms, last in self.nest.terms():
                 spans = (
-                    Span(
-                        block.batch,
-                        block.m_at,
-                        self.problem.m_dim,
-                        block.rows,
-                        terms,
-                        self.schedule.group,
-                        self.problem.m_around,
-                    ),
+                    self._lhs_span(block.batch, block.m_at, block.rows, terms),
                     Span(block.batch, block.n_at, self.problem.n_dim, block.columns, terms),
                 )
                 lhs, rhs = (

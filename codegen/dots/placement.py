@@ -23,7 +23,7 @@ from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.program import Space, Stream
 from neuronx_cc.ir.isa.timing import Timing
 from neuronx_cc.ir.types import itemsize
-from neuronx_cc.passes.even_rows import FILLED
+from neuronx_cc.passes.analysis.stored import FILLED
 
 FILLED_IN_LOOPS = 8
 """As ``FILLED`` in loops and branches, where nothing overlaps that way."""

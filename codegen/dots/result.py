@@ -37,6 +37,9 @@ from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.program import Stream
 from neuronx_cc.ir.types import NUMPY_DTYPE, itemsize
 
+Finished = tuple[Block, Block, Sequence[Block]]
+"""A tile: its result, its sums, and what its epilogue reads beside them."""
+
 
 @dataclass(frozen=True, slots=True)
 class Bias:
@@ -201,7 +204,7 @@ class Output:
             free[dim - 1] = tile.dims[1 + at]
         return tile.of((tile.dims[0], *free))
 
-    def finish(self, tiles: Sequence[tuple[Block, Block, Sequence[Block]]]) -> None:
+    def finish(self, tiles: Sequence[Finished]) -> None:
         """``result = epilogue(sums, arrays)`` for each (result, sums, arrays); ops of several take turns, so that
         engines need not wait for what they have just made.
         """
@@ -271,7 +274,6 @@ class Output:
             if dim == problem.m_dim:
                 offset = offset + at.m_offset * atom.stride
                 rows = Atom(at.rows, atom.stride)
-        around = lies.m[problem.m_around].stride if self.schedule.group > 1 else rows.stride
         columns = Atom(at.columns, 0)
         for dim, atom in enumerate(lies.n):
             offset = offset + at.n_at[dim] * atom.stride
@@ -281,9 +283,12 @@ class Output:
         assert rows.partition or not view.in_sbuf, "a result on chip has its rows on the partitions"
         if at.beside == 1:
             return Block(view.alloc, view.dtype, offset, (rows, columns))
-        apart = 1 if self.schedule.group > 1 else at.beside
-        first = replace(rows, size=at.rows // at.beside, stride=rows.stride * apart)
-        return Block(view.alloc, view.dtype, offset, (first, Atom(at.beside, around), columns))
+        first, beside = replace(rows, size=at.rows // at.beside), Atom(at.beside, rows.stride)
+        if self.schedule.group > 1:
+            beside = replace(beside, stride=lies.m[problem.m_around].stride)
+        else:
+            first = replace(first, stride=rows.stride * at.beside)
+        return Block(view.alloc, view.dtype, offset, (first, beside, columns))
 
 
 def _columns_across(view: View, lies: Written) -> Block:

@@ -18,8 +18,8 @@ RESULT_BUFFERS = (4, 3)
 RESULT_TILES = 4
 """Tiles of a row of the result that are stored together."""
 UNROLLED_TILES = 96
-"""Tiles multiplied or transposed in those of them that stand in a loop over the others: where each has many, what
-iterations wait for each other is short beside it."""
+"""Tiles multiplied or transposed in an iteration of a loop: where it has many, what iterations wait for each other is
+short beside it."""
 UNROLLED_BLOCKS = 4
 """Blocks along one dim that are unrolled."""
 SUM_BUFFERS = 2

@@ -295,3 +295,13 @@ def merge(space: IterSpace, fences: frozenset[int] = frozenset()) -> None:
         del space.axes[index + 1]
         for a in space.atoms:
             a[index : index + 2] = [Atom(size, a[index + 1].stride)]
+
+
+def run_of(atoms: Sequence[Atom], size: int) -> int:
+    """Bytes that follow each other where a DMA goes through ``atoms``, the last one first, of elements of ``size``."""
+    run = size
+    for atom in reversed(atoms):
+        if atom.stride != run:
+            break
+        run *= atom.size
+    return run

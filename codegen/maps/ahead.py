@@ -9,7 +9,7 @@ from neuronx_cc.codegen.context import Context, as_stored
 from neuronx_cc.codegen.emission.views import View, unplaced
 from neuronx_cc.codegen.formation.graph import Kernel
 from neuronx_cc.codegen.maps.axes import full_view, is_small, minor_axis
-from neuronx_cc.codegen.maps.moved import moved
+from neuronx_cc.codegen.maps.moved import Moved, moved
 from neuronx_cc.codegen.maps.plan import MapPlan, partitions_of
 from neuronx_cc.codegen.movement.straight import pays
 from neuronx_cc.ir import hlo
@@ -33,6 +33,7 @@ def copy_ahead(
         for value, shape in ((value, hlo.shape_of(value)) for value in results)
         if not kernel.is_row(shape)
     ]
+    known: dict[object, Moved | None] = {}  # of arrays that lie alike, of which there may be thousands
     for value in external:
         stored = _stored(context, plan, value)
         view = full_view(stored, kernel) if stored is not None else None
@@ -41,8 +42,11 @@ def copy_ahead(
         if minor_axis(view) == kernel.scanned >= 0:
             continue  # tiles hold neighbours along a scan as they lie
         nbytes = prod(atom.size for atoms in view.dims for atom in atoms if atom.stride) * itemsize(view.dtype)
-        others = [*(each for at, each in arrays.items() if at is not value), *made]
-        tiles = moved(context, plan, others, view)
+        lies = view.dtype, view.dims
+        if lies not in known:
+            others = [*(each for at, each in arrays.items() if at is not value), *made]
+            known[lies] = moved(context, plan, others, view)
+        tiles = known[lies]
         if tiles is None:
             continue
         once = value.op.operand if isinstance(value, hlo.OpResult) and isinstance(value.op, hlo.BroadcastOp) else value

@@ -8,7 +8,7 @@ from math import prod
 
 from neuronx_cc.codegen.emission.builder import Block
 from neuronx_cc.codegen.emission.tiles import TilePool
-from neuronx_cc.codegen.emission.views import Atom
+from neuronx_cc.codegen.emission.views import Atom, run_of
 from neuronx_cc.codegen.maps.parts import LEAST_TILE
 from neuronx_cc.codegen.movement.relayout_plan import GAIN, Dim, Extent, as_loaded, direct_ns, is_long
 from neuronx_cc.ir.isa.program import MAX_FREE_DIMS, Space
@@ -26,16 +26,6 @@ MOST_KEPT = 4
 def elements_of(block: Block) -> int:
     """Elements a partition of ``block`` without repetitions."""
     return prod(atom.size for atom in block.dims[1:] if atom.stride)
-
-
-def run_of(atoms: Sequence[Atom], size: int) -> int:
-    """Bytes that follow each other where a DMA goes through ``atoms``, the last one first, of elements of ``size``."""
-    run = size
-    for atom in reversed(atoms):
-        if atom.stride != run:
-            break
-        run *= atom.size
-    return run
 
 
 def gathered(timing: Timing, block: Block) -> Extent | None:

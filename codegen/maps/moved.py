@@ -9,10 +9,10 @@ from math import ceil, prod
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.emission.accesses import Alloc
 from neuronx_cc.codegen.emission.builder import Affine, Block
-from neuronx_cc.codegen.emission.views import Atom, View, align
+from neuronx_cc.codegen.emission.views import Atom, View, align, run_of
 from neuronx_cc.codegen.formation.graph import Kernel
 from neuronx_cc.codegen.maps import order as map_order
-from neuronx_cc.codegen.maps.between import MOST_KEPT, cut_by, finest, gathered, run_of
+from neuronx_cc.codegen.maps.between import MOST_KEPT, cut_by, finest, gathered
 from neuronx_cc.codegen.maps.parts import LEAST_TILE
 from neuronx_cc.codegen.maps.plan import MapPlan, Partitions, resident_view
 from neuronx_cc.codegen.maps.space import loops_of, streamed_elements
@@ -24,9 +24,6 @@ from neuronx_cc.ir.types import itemsize
 
 TILES = 3
 """Of whole rows that are on chip at once, or rows are taken in sections."""
-
-CLEARLY = 1.5
-"""How many times less the DMA has to take for tiles that are cut in another way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +164,7 @@ def loops_around(
         return ns * (1 + 2 / parts)  # nothing else moves while the first tile comes and the last one goes
 
     best = min(ways, key=time)
-    return best if CLEARLY * time(best) < time(ways[0]) else ways[0]
+    return best if map_order.CLEARLY * time(best) < time(ways[0]) else ways[0]
 
 
 def _varying(block: Block) -> Block:

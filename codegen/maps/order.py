@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import permutations
 from math import prod
 
-from neuronx_cc.codegen.emission.views import Atom, IterSpace, View
+from neuronx_cc.codegen.emission.views import Atom, IterSpace, View, run_of
 from neuronx_cc.codegen.formation.graph import Kernel
 from neuronx_cc.codegen.maps.axes import SMALL_SHARE
 from neuronx_cc.ir.isa.timing import Timing
@@ -16,7 +16,8 @@ LEAST_SCANNED = 16
 """Elements of a scanned row from which it pays to have two rows of a reduced dim side by side."""
 
 CLEARLY = 1.5
-"""How many times less the DMA has to take for tiles in another order than that of the space."""
+"""How many times less the DMA has to take for tiles in another order than that of the space, or
+cut in another way."""
 
 
 def partition_dim(space: IterSpace) -> int:
@@ -83,11 +84,14 @@ def order(timing: Timing, space: IterSpace, views: Sequence[View], kernel: Kerne
         return best
 
     def time(dims: Sequence[int]) -> float:
-        moved = ((nbytes, _run([atoms[dim] for dim in dims], size)) for atoms, size, nbytes in large)
+        moved = (
+            (nbytes, run_of([atoms[dim] for dim in dims if atoms[dim].stride], size)) for atoms, size, nbytes in large
+        )
         return sum(timing.transfer(nbytes, min(run, timing.long_run)).bound for nbytes, run in moved)
 
-    stored = [sorted(free, key=lambda dim: -abs(atoms[dim].stride)) for atoms, _, _ in large if _moves(atoms, free)]
-    other = min(stored, key=time, default=best)
+    moving = (atoms for atoms, _, _ in large if _moves(atoms, free))
+    stored = dict.fromkeys(tuple(sorted(free, key=lambda dim: -abs(atoms[dim].stride))) for atoms in moving)
+    other = list(min(stored, key=time, default=best))
     return other if CLEARLY * time(other) < time(best) else best
 
 
@@ -112,16 +116,6 @@ def _large(
 def _moves(atoms: Sequence[Atom], dims: Sequence[int]) -> bool:
     """Whether an array varies along all of ``dims``."""
     return all(atoms[dim].stride for dim in dims)
-
-
-def _run(atoms: Sequence[Atom], size: int) -> int:
-    """Bytes of elements of ``size`` that are neighbours along ``atoms``, the last one first."""
-    run = size
-    for atom in reversed(atoms):
-        if atom.stride not in (0, run):
-            break
-        run *= atom.size if atom.stride else 1
-    return run
 
 
 def _in_runs(atoms: Sequence[Atom], size: int, dims: Sequence[int]) -> bool:

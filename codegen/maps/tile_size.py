@@ -6,9 +6,10 @@ from collections.abc import Collection, Mapping, Sequence
 from math import ceil, prod
 
 from neuronx_cc.codegen.emission.builder import Block, Builder
+from neuronx_cc.codegen.emission.views import run_of
 from neuronx_cc.codegen.maps import transposed
 from neuronx_cc.codegen.maps.axes import SMALL_SHARE
-from neuronx_cc.codegen.maps.between import elements_of, run_of
+from neuronx_cc.codegen.maps.between import elements_of
 from neuronx_cc.codegen.maps.overlap import LONG_BODY, UNROLL
 from neuronx_cc.codegen.maps.plan import MapPlan
 from neuronx_cc.codegen.maps.space import BUFFERS, streamed_elements

@@ -20,8 +20,7 @@ from neuronx_cc.codegen.movement.transfer import blocks_of, transfer
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo.editing import ops_of
 from neuronx_cc.ir.isa.program import Stream
-from neuronx_cc.passes.analysis.stored import RESIDENT_VALUE_SHARE
-from neuronx_cc.passes.even_rows import FILLED
+from neuronx_cc.passes.analysis.stored import FILLED, RESIDENT_VALUE_SHARE
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,9 @@ STORED = hlo.ConstantOp | hlo.DynamicSliceOp | hlo.DynamicUpdateSliceOp | hlo.Sc
 """Ops that compute nothing, and those whose kernels leave their results in HBM, however small these are."""
 RESIDENT_VALUE_SHARE = (3, 11)
 """Of a partition of SBUF: what one value that stays on chip may fill."""
+FILLED = 4
+"""A result of products stays on chip if it fills one part in so many of the partitions, though after a way through HBM
+all of them could be used."""
 
 
 def is_given(value: hlo.SSAValue) -> bool:

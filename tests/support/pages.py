@@ -23,6 +23,8 @@ FENCE = re.compile(
     r"^(?:<!-- not run: (?P<reason>[^\n]+) -->\n)?```(?P<language>[^\n]*)\n(?P<code>.*?)^```$", re.S | re.M
 )
 RUN = ("bash", "python", "diff")
+APPLY = ("git", "apply", "-C2", "--verbose")
+"""Lines may have moved: two lines of context are looked for."""
 SHOWN = ("text", "toml", "{toctree}")
 """Languages of blocks that are read only, unless they name a file, and directives."""
 
@@ -90,9 +92,7 @@ class Reader:
         return run.stdout
 
     def diff(self, block: Block) -> str:
-        # lines may have moved: two lines of context are looked for
-        command = ("git", "apply", "-C2", "--verbose", "-")
-        run = subprocess.run(command, input=block.code, capture_output=True, text=True)
+        run = subprocess.run((*APPLY, "-"), input=block.code, capture_output=True, text=True)
         if run.returncode:
             raise RuntimeError(f"line {block.line}: {run.stderr}")
         return ""

@@ -1,8 +1,10 @@
 """Models drawn by seed: the choice is tolerated, never slower than what ``basic`` finds, with a fifth of the trials.
 
-Six trials may always be made: FP32, types of two, four and one bytes, and two mixed assignments.
+What was predicted of its error is true, or ops are named whose errors do not add up. Six trials
+may always be made: FP32, types of two, four and one bytes, and two mixed assignments.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 
 import jax
@@ -49,4 +51,8 @@ def test_never_slower_with_a_fifth_of_the_trials(seed: int, tolerance: float) ->
     assert found.chosen.microseconds <= op_wise.chosen.microseconds * TIE
     assert found.trials <= max(ALWAYS, op_wise.trials / 5)
     predicted = [point.predicted / point.error for point in found.points if point.predicted is not None]
-    assert all(0.8 < ratio < 1.25 for ratio in predicted)
+    assert all(0.5 < ratio < 2 for ratio in predicted)
+    if not all(0.8 < ratio < 1.25 for ratio in predicted):  # the table names ops that do not add
+        assert found.together is not None
+        assert not math.isclose(found.together.error, found.together.predicted, rel_tol=0.15)
+        assert set(found.together.types) > {"fp32"}
