@@ -91,17 +91,16 @@ def problem_of(context: Context, attention: Attention, room: int) -> Problem:
     if steps and steps[0] is attention.steps[0] and factor_of(context, attention) is not None:
         steps = steps[1:]
     leaves = [(step, x) for step in steps for x in leaves_of(step) if context.splat(x) is None]
-    leaves = [(step, x) for step, x in leaves if not _repeats(attention, step, x, attention.column)]
+    leaves = [(step, x) for step, x in leaves if not _repeats(context, attention, step, x, attention.column)]
     read = sum(itemsize(hlo.shape_of(x).dtype) for _, x in leaves)
-    shared = sum(itemsize(hlo.shape_of(x).dtype) for step, x in leaves if own and _repeats(attention, step, x, own[-1]))
+    same = [x for step, x in leaves if own and _repeats(context, attention, step, x, own[-1])]
+    shared = sum(itemsize(hlo.shape_of(x).dtype) for x in same)
     dtype, weight_dtype = pe_dtype(scores), pe_dtype(product)
-    stored = max(itemsize(hlo.shape_of(context.source_of(base(x))).dtype) for x in (*scores.operands, values_of))
-    features = (
-        attention.queried(seen(scores.operands[attention.queries]))[1],
-        attention.keyed(seen(scores.operands[1 - attention.queries]))[1],
-        attention.valued(seen(values_of))[1],
-    )
-    queries, keys, values = (stored * _neighbours(view) for view in features)
+    operands = scores.operands[attention.queries], scores.operands[1 - attention.queries], values_of
+    sizes = [itemsize(hlo.shape_of(context.source_of(base(x))).dtype) for x in operands]
+    places = attention.queried, attention.keyed, attention.valued
+    (_, queries), keys, values = (place(seen(context, x)) for place, x in zip(places, operands, strict=True))
+    pitches = [_least(view.dims[attention.column]) if view else 0 for view in (keys[0], values[0])]
     return Problem(
         heads,
         dims[own[-1]] if own else 1,
@@ -121,9 +120,10 @@ def problem_of(context: Context, attention: Attention, room: int) -> Problem:
         any(step.band is not None for step in attention.steps),
         _computed(attention, context.sizes.columns),
         outer // heads * dims[attention.row] > FEW and _near(context, attention),
-        stored,
-        abreast(attention),
-        (queries, keys, values),
+        (sizes[0], sizes[1], sizes[2]),
+        abreast(context, attention),
+        (_neighbours(queries), _neighbours(keys[1]), _neighbours(values[1])),
+        (pitches[0], pitches[1]),
         context.moves_values("bf16"),
         room,
     )
@@ -154,7 +154,7 @@ def _computed(attention: Attention, step: int) -> float:
     return sum(attention.columns(start, end - 1) * (end - start) for start, end in ends) / (rows * columns)
 
 
-def abreast(attention: Attention) -> tuple[bool, bool, bool, bool]:
+def abreast(context: Context, attention: Attention) -> tuple[bool, bool, bool, bool]:
     """Of queries, keys, values and the result: whether rows of several heads lie beside each other in memory, where
     what they are views of is dense.
     """
@@ -164,9 +164,9 @@ def abreast(attention: Attention) -> tuple[bool, bool, bool, bool]:
     order, dims = stored_order(attention), hlo.shape_of(attention.result).dims
     made = marked([dims[axis] for axis in order]).transpose([order.index(axis) for axis in range(len(order))])
     found = [
-        (attention.queried(seen(scores.operands[attention.queries]))[0], attention.row),
-        (attention.keyed(seen(scores.operands[1 - attention.queries]))[0], attention.column),
-        (attention.valued(seen(product.operands[1 - attention.weights]))[0], attention.column),
+        (attention.queried(seen(context, scores.operands[attention.queries]))[0], attention.row),
+        (attention.keyed(seen(context, scores.operands[1 - attention.queries]))[0], attention.column),
+        (attention.valued(seen(context, product.operands[1 - attention.weights]))[0], attention.column),
         (attention.made(made)[0], attention.row),
     ]
     strides = [
@@ -176,17 +176,17 @@ def abreast(attention: Attention) -> tuple[bool, bool, bool, bool]:
     return first, second, third, last
 
 
-def _repeats(attention: Attention, step: Step, leaf: hlo.SSAValue, axis: int) -> bool:
+def _repeats(context: Context, attention: Attention, step: Step, leaf: hlo.SSAValue, axis: int) -> bool:
     """Whether ``leaf`` is the same along a dim of the scores."""
-    view = by_dim(attention.dims, step.marks, seen(leaf))
+    view = by_dim(attention.dims, step.marks, seen(context, leaf))
     return view is not None and not any(atom.stride for atom in view.dims[axis])
 
 
-def seen(value: hlo.SSAValue) -> View:
-    """The view that ``value`` is of an array that is dense."""
-    op = value.owner
+def seen(context: Context, value: hlo.SSAValue) -> View:
+    """The view that ``value`` is of an array that is dense, which may be cast as it is loaded."""
+    op = context.source_of(value).owner
     if isinstance(op, hlo.HloOp) and is_view(op):
-        view = apply_view(op, seen(op.operands[0]))
+        view = apply_view(op, seen(context, op.operands[0]))
         if view is not None:
             return view
     return marked(hlo.shape_of(value).dims)

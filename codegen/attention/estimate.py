@@ -10,10 +10,10 @@ from math import ceil, inf, prod
 
 from neuronx_cc.codegen.attention.schedule import (
     HEADS_UNDER_WAY,
-    PIECES,
     UNDER_WAY,
     Problem,
     Schedule,
+    at_once,
     candidates,
     footprint,
     heads_at_once,
@@ -94,14 +94,50 @@ def _packing(problem: Problem, timing: Timing, rows: int, columns: int) -> Work:
     return total([timing.transfer(rows * columns * 4, columns * 4), divided, left])
 
 
-def staging_work(problem: Problem, columns: int, timing: Timing) -> Work:
-    """Of bringing the keys and values of so many columns to SBUF, as rows that lie dense in HBM."""
+def staging_work(problem: Problem, heads: int, columns: int, timing: Timing) -> Work:
+    """Of bringing the keys and values of so many columns of heads that are taken together to SBUF, for TensorE."""
+    p, (_, keys, values) = problem, _sizes(problem)
+    if p.runs[1] == p.depth:
+        work = _turned_rows(p, heads, columns, p.depth, p.dtype, keys, p.abreast[1], timing)
+    else:
+        run = columns if p.pitches[0] == 1 else 1
+        work = timing.transfer(heads * columns * p.depth * keys, run * keys)
+    if p.pitches[1] == 1 < p.width:
+        return work + _turned_rows(p, heads, p.width, columns, p.weight_dtype, values, False, timing)
+    if p.banded:
+        run = heads if p.abreast[2] else 1
+        return work + timing.transfer(heads * columns * p.width * values, run * p.width * values)
+    return work + _columns_beside(p, 1, heads, columns, timing)
+
+
+def _sizes(problem: Problem) -> list[int]:
+    """Bytes of an element of queries, keys and values as they are loaded, which casts them."""
+    dtypes = problem.dtype, problem.dtype, problem.weight_dtype
+    return [max(stored, itemsize(dtype)) for stored, dtype in zip(problem.stored, dtypes, strict=True)]
+
+
+def _turned_rows(
+    problem: Problem, heads: int, count: int, length: int, dtype: str, size: int, beside: bool, timing: Timing
+) -> Work:
+    """Of ``count`` dense rows of each head that are loaded and transposed; ``beside``: of all heads in one run."""
     p, sizes = problem, timing.sizes
-    chunks, deep = ceil(columns / sizes.rows), ceil(p.depth / sizes.rows)
-    turned = transposing(timing, sizes.rows, min(p.depth, sizes.columns), p.dtype, _moves(p, p.dtype))
-    key, value = p.depth * itemsize(p.dtype), p.width * itemsize(p.weight_dtype)
-    keys = timing.transfer(columns * key, PIECES * key)
-    return turned.times(chunks * deep) + keys + timing.transfer(columns * value, (1 if p.banded else chunks) * value)
+    several = heads * ceil(count / sizes.rows) if beside else ceil(heads * count / sizes.rows)
+    run = heads if beside else min(at_once(length, sizes), max(1, heads * count // sizes.rows))
+    turned = _turned(timing, min(count, sizes.rows), min(length, sizes.columns), dtype, _moves(p, dtype))
+    moved = timing.transfer(heads * count * length * size, run * length * size)
+    return moved + turned.times(several * ceil(length / sizes.columns))
+
+
+def _columns_beside(problem: Problem, which: int, heads: int, columns: int, timing: Timing) -> Work:
+    """Of keys, or of values (1), neighbouring columns on each partition: in runs of features, of heads that lie beside
+    each other, and of columns, as far as they lie dense.
+    """
+    p, size, run = problem, _sizes(problem)[1 + which], problem.runs[1 + which]
+    terms = (p.depth, p.width)[which]
+    if run == terms:
+        run *= heads if p.abreast[1 + which] else 1
+        run *= max(1, columns // timing.sizes.rows) if p.pitches[which] == run else 1
+    return timing.transfer(heads * columns * terms * size, run * size)
 
 
 def _moves(problem: Problem, dtype: str) -> bool:
@@ -162,26 +198,16 @@ def loads_of(problem: Problem, schedule: Schedule, timing: Timing) -> tuple[Work
     """Of keys and values, and of queries and result of a block of rows, of the heads that are taken together."""
     p, sizes, heads = problem, timing.sizes, schedule.together
     columns, rows = min(schedule.section, p.columns), min(p.rows, sizes.columns)
-    deep = ceil(p.depth / sizes.rows)
-    term, feature = p.depth * p.stored, p.width * p.stored
-
-    def loaded(count: int, length: int, beside: bool) -> Work:
-        """``length`` rows of all heads, to be transposed."""
-        run = heads if beside else min(PIECES, max(1, heads * length // sizes.rows))
-        turned = _turned(timing, min(count, sizes.rows), min(p.depth, sizes.columns), p.dtype, _moves(p, p.dtype))
-        moved = timing.transfer(heads * count * term, run * term)
-        return moved + turned.times(heads * ceil(count / sizes.rows) * deep)
-
-    queries, keys, values, result = p.abreast
-    neighbours = heads if values else 1 if p.banded else max(1, columns // sizes.rows)
-    staged = loaded(columns, columns, keys) + timing.transfer(heads * columns * feature, neighbours * feature)
+    queries, _, _, result = p.abreast
+    staged = staging_work(p, heads, columns, timing)
     span = min(p.rows, schedule.span * sizes.columns)
     made = NOTHING
     if not p.stays:
         made = timing.transfer(heads * rows * p.width * 4, (heads if result else 1) * p.width * 4, "write")
     beside = _beside(p, heads)
     read = total([timing.transfer(count * rows * columns * each, columns * each) for count, each in beside])
-    return staged, loaded(rows, span, queries) + made + read
+    brought = _turned_rows(p, heads, span, p.depth, p.dtype, _sizes(p)[0], queries, timing).times(rows / span)
+    return staged, brought + made + read
 
 
 def estimate(problem: Problem, schedule: Schedule, timing: Timing) -> float:
@@ -223,7 +249,7 @@ def _stored(problem: Problem, timing: Timing) -> float:
     p = problem
     if not p.near:
         return 0.0
-    run, terms = p.depth * p.stored, p.groups * p.rows + 2 * p.columns
+    run, terms = p.depth * max(p.stored), p.groups * p.rows + 2 * p.columns
     together = p.beside if all(p.abreast[:3]) else 1
     return 2 * timing.transfer_latency + timing.transfer(p.heads * terms * run, together * run, "write").bound
 
@@ -231,9 +257,9 @@ def _stored(problem: Problem, timing: Timing) -> float:
 def _estimate_packed(problem: Problem, schedule: Schedule, timing: Timing) -> float:
     """A block by itself takes its operands as they come, and then one engine after the other."""
     p, rows = problem, schedule.pack * problem.groups * problem.rows
-    staging = staging_work(p, p.columns, timing).times(schedule.pack)
-    if p.runs[0] < p.depth * p.stored:  # queries are loaded as rows, however they lie
-        staging += timing.transfer(rows * p.depth * p.stored, p.runs[0])
+    staging = staging_work(p, schedule.pack, p.columns, timing)
+    if p.runs[0] < p.depth:  # queries are loaded as rows, however they lie
+        staging += timing.transfer(rows * p.depth * p.stored[0], p.runs[0] * p.stored[0])
     work = block_work(p, timing, rows, p.columns, schedule.pack)
     handed = HANDOVERS * timing.latency(Stream.VECTOR) + timing.transfer_latency
     brought = schedule.pack / HEADS_UNDER_WAY * timing.transfer_latency
@@ -262,10 +288,6 @@ def _estimate_upright(problem: Problem, schedule: Schedule, timing: Timing) -> f
     repeated = timing.engine("partition_broadcast", Stream.GPSIMD, heads * own)
     exponentials = timing.engine("activation", Stream.SCALAR, scores, alu=("exp",))
     left = timing.engine("activation", Stream.SCALAR, heads * p.width, (F32,), (F32_PSUM,), ("copy",))
-    rows = p.depth * itemsize(p.dtype), p.width * itemsize(p.weight_dtype)
-    wanted = p.depth * p.stored, p.width * p.stored
-    # neighbouring rows are loaded together, unless the features of one lie apart
-    runs = [chunks * row if run == whole else run for row, run, whole in zip(rows, p.runs[1:], wanted, strict=True)]
     work = total(
         [
             (products + sums).times(instructions),
@@ -274,7 +296,7 @@ def _estimate_upright(problem: Problem, schedule: Schedule, timing: Timing) -> f
             exponentials,
             left,
             timing.product(own, p.width, p.weight_dtype, flags=p.weight_flags).times(heads * chunks),
-            *(timing.transfer(heads * p.columns * row, run) for row, run in zip(rows, runs, strict=True)),
+            *(_columns_beside(p, which, heads, p.columns, timing) for which in (0, 1)),
             *(timing.transfer(count * own * p.columns * size, size) for count, size in _beside(p, heads)),
         ]
     )
@@ -318,7 +340,7 @@ def _few_apart(p: Problem, chunks: int, timing: Timing) -> float:
     own = p.groups * p.rows
     spread = ceil(p.heads * own / timing.sizes.partitions) * p.columns
     stepped = timing.engine("tensor_tensor", Stream.VECTOR, spread).times(FEW_PASSES * p.steps)
-    staged = staging_work(p, p.columns, timing).times(p.heads)
+    staged = staging_work(p, 1, p.columns, timing).times(p.heads)
     waits = chunks * (FEW_HANDOVERS + own * ROW_HANDOVERS) * timing.latency(Stream.VECTOR)
     multiplied = timing.product(own, timing.sizes.columns, p.dtype).times(chunks)
     return waits + staged.tensor + multiplied.tensor + stepped.vector

@@ -174,14 +174,23 @@ class Operands:
 
     def stage(self, at: tuple[Affine, ...], first: int) -> Staged:
         """Keys [term, chunk, head, column] and values [column, chunk, head, feature] of a section of heads."""
-        p, partitions, heads = self.problem, self.context.sizes.rows, self.schedule.together
-        columns = min(self.schedule.section, p.columns - first)
-        deep, chunks = -(-p.depth // partitions), -(-columns // partitions)
-        count = self.schedule.staged
-        keys = self._tile("keys", p.dtype, [deep, heads, columns], min(p.depth, partitions), count)
-        values = self._tile("values", p.weight_dtype, [chunks, heads, p.width], min(columns, partitions), count)
+        p, partitions, heads = self.problem, self.context.sizes.rows, self.schedule.heads
+        columns, deep = min(self.schedule.section, p.columns - first), -(-p.depth // partitions)
+        keys = self._tile("keys", p.dtype, [deep, heads, columns], min(p.depth, partitions), self.schedule.staged)
+        values = self._tile_of_columns("values", self.arrays.values, p.weight_dtype, columns, p.width)
         self._fill(at, first, columns, keys, values)
         return Staged(at, first, keys, values)
+
+    def _tile_of_columns(self, name: str, array: Array, dtype: str, columns: int, terms: int) -> Block:
+        """[column, chunk, head, term], in the order in which neighbouring columns come from memory: all heads of one,
+        where these lie beside each other, or all of a head.
+        """
+        rows, heads, count = self.context.sizes.rows, self.schedule.heads, self.schedule.staged
+        chunks, partitions = -(-columns // rows), min(columns, rows)
+        beside = array.outer[self.arrays.heads - 1].stride < array.column.stride if self.arrays.heads else True
+        if beside or not self._neighbours:
+            return self._tile(name, dtype, [chunks, heads, terms], partitions, count)
+        return self._tile(name, dtype, [heads, chunks, terms], partitions, count).select([0, 2, 1, 3])
 
     def _place(self, head: tuple[Affine, ...]) -> tuple[Affine, ...]:
         """Where the first query of a head is, by indices of all dims around."""

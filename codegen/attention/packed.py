@@ -14,7 +14,7 @@ from math import prod
 
 from neuronx_cc.codegen.attention.arrays import Array
 from neuronx_cc.codegen.attention.block import Work
-from neuronx_cc.codegen.attention.operands import Rows, Staged, Under, once_a_row, over
+from neuronx_cc.codegen.attention.operands import Rows, Under, once_a_row, over
 from neuronx_cc.codegen.attention.schedule import HEADS_UNDER_WAY, MASK_BUFFERS, QUERY_BUFFERS
 from neuronx_cc.codegen.attention.stage import pieces
 from neuronx_cc.codegen.attention.steps import Step
@@ -72,18 +72,6 @@ class Packed(Work):
 
     # ---- operands --------------------------------------------------------------------------------------------
 
-    def stage(self, at: tuple[Affine, ...], first: int) -> Staged:
-        """Keys [term, head, chunk, column] and values [column, head, chunk, feature]."""
-        p, partitions, heads, count = self.problem, self.context.sizes.rows, self.schedule.pack, self.schedule.staged
-        deep, chunks = -(-p.depth // partitions), -(-p.columns // partitions)
-        keys = self._tile("keys", p.dtype, [heads, deep, p.columns], min(p.depth, partitions), count)
-        values = self._tile("values", p.weight_dtype, [heads, chunks, p.width], min(p.columns, partitions), count)
-        for number in range(heads):
-            head = (*at[:-1], at[-1] + number) if at else at
-            of_head = (self._as_head(tile.index(1, Affine(number))) for tile in (keys, values))
-            self._fill(head, first, p.columns, *of_head)
-        return Staged(at, first, keys, values)
-
     def _as_head(self, block: Block) -> Block:
         """[partition, chunk, free] as the only head of a block."""
         return block.of((*block.dims[:2], Atom(1, 0), block.dims[2]))
@@ -127,7 +115,7 @@ class Packed(Work):
         """Scores of all heads, of columns from ``first`` on."""
         own, heads, columns = self._own, self.schedule.pack, out.dims[2].size
         for number in range(heads):
-            moving = self._as_head(keys.index(1, Affine(number)))
+            moving = keys.index(2, Affine(number), 1)
             stationary = self._as_head(queries.index(2, Affine(number * own), own))
             if heads == 1:
                 yield from Work._products(self, out, stationary, moving, first)
@@ -153,7 +141,7 @@ class Packed(Work):
         for number in range(heads):
             self._mark(self.attention.product)
             weights = under.tiles["transposed"].index(1, Affine()).index(2, Affine(number * own), own)
-            values = under.tiles["values"].index(1, Affine(number))
+            values = under.tiles["values"].index(2, Affine(number))
             bank = tile_in(self.context.builder, self._sums, [p.width], "f32", own, True)
             for chunk in range(values.dims[1].size):
                 self._add(bank, weights, values, chunk, under.columns)

@@ -17,7 +17,7 @@ from neuronx_cc.ir.machine import Sizes
 from neuronx_cc.ir.types import itemsize
 
 PIECES = 4
-"""Times as many rows as there are partitions that are loaded at once to be transposed."""
+"""Times as many rows as there are partitions that are loaded at once to be transposed, at most."""
 ROW_BUFFERS = (4, 2)
 """Of rows that are loaded to be transposed: the more, the less DMA waits for TensorE."""
 PRODUCT_BUFFERS = 3
@@ -100,12 +100,14 @@ class Problem:
     """The share of the scores that is."""
     near: bool
     """Whether kernels apart find queries, keys and values on chip, and leave the scores there; not of few rows."""
-    stored: int
+    stored: tuple[int, int, int]
     """Bytes of an element of queries, keys and values in HBM."""
     abreast: tuple[bool, bool, bool, bool]
     """Whether rows of several heads lie beside each other there: of queries, keys, values and the result."""
     runs: tuple[int, int, int]
-    """Bytes of a query, of a key and of a value that lie in one run there."""
+    """Elements of a query, of a key and of a value that lie in one run there."""
+    pitches: tuple[int, int]
+    """Elements there from a key, and from a value, to the next one of its head."""
     moves_values: bool
     """Whether TensorE may transpose 16-bit values as such."""
     room: int
@@ -140,6 +142,11 @@ class Schedule:
         """Blocks of rows whose queries are loaded at once."""
         return SPAN if self.scores > 1 else 1
 
+    @property
+    def heads(self) -> int:
+        """How many have their keys and values brought together."""
+        return max(self.pack, self.together)
+
     def sections(self, problem: Problem) -> int:
         """Into how many the columns are cut."""
         return ceil(problem.columns / self.section)
@@ -163,7 +170,7 @@ def tiles_of(problem: Problem, schedule: Schedule, sizes: Sizes) -> dict[tuple[s
     if schedule.upright:
         return _upright_tiles(problem, schedule, sizes)
     p, size, weight = problem, itemsize(problem.dtype), itemsize(problem.weight_dtype)
-    columns, cut, heads = schedule.section, schedule.sections(problem) > 1, max(schedule.together, schedule.pack)
+    columns, cut, heads = schedule.section, schedule.sections(problem) > 1, schedule.heads
     chunks, deep, beside = ceil(columns / sizes.rows), ceil(p.depth / sizes.rows), schedule.together
     tiles = {
         ("keys", schedule.staged): heads * deep * columns * size,
@@ -226,6 +233,11 @@ def taken_columns(problem: Problem, sizes: Sizes) -> int:
     return sizes.bank_columns * (1 if problem.steps else TAKEN_AT_ONCE)
 
 
+def at_once(length: int, sizes: Sizes) -> int:
+    """Times as many rows of so many elements as there are partitions that are loaded at once to be transposed."""
+    return max(1, min(PIECES, sizes.bank_columns // length))
+
+
 def spanned(problem: Problem, schedule: Schedule, sizes: Sizes) -> int:
     """Rows whose queries are loaded at once."""
     if schedule.pack:
@@ -248,9 +260,12 @@ def footprint(problem: Problem, schedule: Schedule, sizes: Sizes) -> int:
     if schedule.upright:
         scores = schedule.pack * p.groups * p.rows * ceil(p.columns / sizes.rows)
         return planned + (2 * p.steps + SCRATCH + 2 * (p.read > 0)) * scores * 4 + SMALL_TILES * sizes.alignment
-    loaded = schedule.loaded * PIECES * (2 * p.depth * size + p.width * weight)
+    long = schedule.section if p.pitches[1] == 1 else p.width  # rows of values that are transposed
+    lengths = ((p.depth, size), (p.depth, size), (long, weight))
+    loaded = schedule.loaded * sum(at_once(length, sizes) * length * each for length, each in lengths)
     exact = p.moves_values and max(size, weight) < 4
-    bits = 0 if exact else 8 * BITS_BUFFERS * (PIECES * max(p.depth, p.width) + sizes.bank_columns)
+    most = max(at_once(length, sizes) * length for length, _ in lengths)
+    bits = 0 if exact else 8 * BITS_BUFFERS * (most + sizes.bank_columns)
     pieces = (2 * p.steps + SCRATCH + 2 * (p.read > 0)) * min(p.columns, sizes.bank_columns) * 4 if p.steps else 0
     return planned + loaded + bits + pieces + SMALL_TILES * sizes.alignment
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from neuronx_cc.codegen.attention.schedule import PIECES
+from neuronx_cc.codegen.attention.schedule import at_once
 from neuronx_cc.codegen.dots.tiles import Tiles
 from neuronx_cc.codegen.dots.transpose import Transposer
 from neuronx_cc.codegen.emission.builder import Affine, Block
@@ -44,6 +44,10 @@ class Stager:
         if is_turned(source):
             self._turn(name, out, source, stream)
             return
+        if heads.size > 1 and heads.stride > max(contracted.stride, free.stride):
+            for number in range(heads.size):
+                self.fill(name, out.index(2, Affine(number), 1), source.index(1, Affine(number), 1), stream)
+            return
         whole, rest = divmod(contracted.size, self.rows)
         if whole:
             target = out.on_partitions(self.rows).index(1, Affine(0), whole)
@@ -54,18 +58,23 @@ class Stager:
             copy(self.tiles.builder, out.on_partitions(rest).index(1, Affine(whole)), last, stream)
 
     def fill_neighbours(self, out: Block, source: Block, stream: Stream) -> None:
-        """``out[part, chunk, free...] = source[part * chunks + chunk, free...]``, cast on the way.
+        """``out[part, chunk, head, free] = source[part * chunks + chunk, head, free]``, cast on the way.
 
-        A partition takes neighbouring terms, in one run where they lie dense. What is too little for a row of all
-        partitions is a last chunk.
+        A partition takes neighbouring terms, in one run where they lie dense; heads that do not lie beside each other
+        come one after the other. What is too little for a row of all partitions is a last chunk.
         """
-        contracted, *free = source.dims
+        contracted, heads, free = source.dims
+        if heads.size > 1 and heads.stride > contracted.stride:
+            for number in range(heads.size):
+                head = source.index(1, Affine(number), 1)
+                self.fill_neighbours(out.index(2, Affine(number), 1), head, stream)
+            return
         whole, rest = divmod(contracted.size, self.rows)
         parts = ((0, self.rows, whole), (whole, rest, 1))
         for chunk, size, count in parts:
             if not size or not count:
                 continue
-            dims = (Atom(size, contracted.stride * count), Atom(count, contracted.stride), *free)
+            dims = (Atom(size, contracted.stride * count), Atom(count, contracted.stride), heads, free)
             target = out.on_partitions(size).index(1, Affine(chunk), count)
             copy(self.tiles.builder, target, source.of(dims).moved(chunk * self.rows * contracted.stride), stream)
 
@@ -81,7 +90,7 @@ class Stager:
             return
         free = replace(free, size=heads.size * free.size)
         out = out.of((*out.dims[:2], replace(out.dims[3], size=free.size)))
-        for start, size in pieces(free.size, PIECES * self.rows):
+        for start, size in pieces(free.size, at_once(contracted.size, self.tiles.builder.sizes) * self.rows):
             part = source.of((contracted, replace(free, size=size))).moved(start * free.stride)
             self._turn_rows(name, out.index(2, Affine(start), size), part, stream)
 

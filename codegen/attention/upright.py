@@ -73,17 +73,15 @@ class Upright(Packed):
 
     def stage(self, at: tuple[Affine, ...], first: int) -> Staged:
         """Keys and values [column, head, chunk, feature], neighbouring columns on each partition."""
-        p, heads, count, partitions = self.problem, self.schedule.pack, self.schedule.staged, self._partitions
-        keys = self._tile("keys", p.dtype, [heads, self._chunks, p.depth], partitions, count)
-        values = self._tile("values", p.weight_dtype, [heads, self._chunks, p.width], partitions, count)
-        loads = (self.attention.scores, keys, self.arrays.keys), (self.attention.product, values, self.arrays.values)
-        for op, tile, array in loads:
+        p, tiles = self.problem, []
+        loads = ("keys", self.arrays.keys, p.dtype, p.depth), ("values", self.arrays.values, p.weight_dtype, p.width)
+        for (name, array, dtype, terms), op in zip(loads, (self.attention.scores, self.attention.product), strict=True):
             self._mark(op)
-            for number in range(heads):
-                head = (*at[:-1], at[-1] + number) if at else at
-                source = array.at(self._place(head)).select([1, 2])
-                self.stager.fill_neighbours(tile.index(1, Affine(number)), source, array.stream)
-        return Staged(at, first, keys, values)
+            tile = self._tile_of_columns(name, array, dtype, p.columns, terms)
+            source = self._of_heads(array, array.at(self._place(at)).select([1, 2]), self.schedule.pack)
+            self.stager.fill_neighbours(tile, source, array.stream)
+            tiles.append(tile.select([0, 2, 1, 3]))
+        return Staged(at, first, *tiles)
 
     def queries(self, under: Under) -> Block:
         """Queries [1, head, row, term]."""
@@ -107,8 +105,8 @@ class Upright(Packed):
         own = rows if sizes[1] > 1 else ()
         for number in range(sizes[0]):
             for first, offset, atom in runs(own):
-                part = source.of((array.column, atom)).moved(offset + number * heads.stride)
-                into = tile.index(1, Affine(number)).index(1, Affine(first), atom.size).select([0, 2, 1])
+                part = source.of((array.column, Atom(1, 0), atom)).moved(offset + number * heads.stride)
+                into = tile.index(1, Affine(number), 1).index(2, Affine(first), atom.size).select([0, 3, 1, 2])
                 self.stager.fill_neighbours(into, part, array.stream)
         repeated = (heads.size, self._own)
         dims = (

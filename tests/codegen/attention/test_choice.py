@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -101,3 +102,31 @@ def test_a_mask_is_not_loaded_element_by_element() -> None:
     shapes = [(2, 32, 32, 8), (2, 1024, 32, 8), (2, 1024, 32, 8), (1,)]
     masked, alone = (timed(function, *shapes, auto_cast="none") for function in (attention, plain))
     assert masked < 2 * alone
+
+
+@pytest.mark.parametrize("sizes", [(32, 2, 1024, 32), (12, 1, 700, 96), (16, 4, 700, 96), (32, 1, 256, 32)])
+def test_caches_of_tokens_take_no_longer_than_caches_of_heads(sizes: tuple[int, int, int, int]) -> None:
+    """Keys and values of all heads lie beside each other: they come together, in runs of several heads."""
+    heads, rows, columns, depth = sizes
+
+    def attention(order: str, q: Any, k: Any, v: Any) -> Any:
+        weights = jax.nn.softmax(jnp.einsum(f"hqd,{order}->hqk", q, k), axis=-1)
+        return jnp.einsum(f"hqk,{order}->hqd", weights, v)
+
+    of_heads, of_tokens = (
+        timed(partial(attention, order), (heads, rows, depth), *[shape] * 2)
+        for order, shape in (("hkd", (heads, columns, depth)), ("khd", (columns, heads, depth)))
+    )
+    assert of_tokens < 1.15 * of_heads
+
+
+def test_values_that_are_transposed_leave_room() -> None:
+    """Rows of all columns are loaded there, which are long."""
+
+    def attention(q: Any, k: Any, v: Any) -> Any:
+        k, v = k.astype(jnp.float32), v.astype(jnp.float32)
+        weights = jax.nn.softmax(jnp.einsum("hqd,hdk->hqk", q, k), axis=-1)
+        return jnp.einsum("hqk,hdk->hqd", weights, v)
+
+    cache = jax.ShapeDtypeStruct((32, 32, 2048), jnp.bfloat16)
+    compile_text(text_of(attention, jax.ShapeDtypeStruct((32, 4, 32), jnp.float32), cache, cache))

@@ -62,13 +62,13 @@ def case(seed: int) -> tuple[Callable[..., Any], list[Any]]:
     q, k, v = (draw.standard_normal(shape).astype(np.float32) for shape in shapes)
     kept = draw.random((batch, heads, groups, rows, columns)) < 0.7
     kept[..., 0] = True
-    layout = draw.integers(4)
+    turns = {1: (-2, -1), 2: (1, 2)}
+    of_keys, of_values = (turns.get(draw.integers(4), (0, 0)) for _ in range(2))
 
     def function(q: Any, k: Any, v: Any, m: Any, p: Any) -> Any:
-        k = jnp.moveaxis(k, -2, -1) if layout == 1 else jnp.moveaxis(k, 1, 2) if layout == 2 else k
-        k, v = jax.lax.optimization_barrier((k, jnp.moveaxis(v, -2, -1) if layout == 3 else v))
-        k = jnp.moveaxis(k, -2, -1) if layout == 1 else jnp.moveaxis(k, 1, 2) if layout == 2 else k
-        return weighted(MASKS[mask](scores_of(q, k), m, p), jnp.moveaxis(v, -2, -1) if layout == 3 else v)
+        stored = jax.lax.optimization_barrier((jnp.swapaxes(k, *of_keys), jnp.swapaxes(v, *of_values)))
+        k, v = jnp.swapaxes(stored[0], *of_keys), jnp.swapaxes(stored[1], *of_values)
+        return weighted(MASKS[mask](scores_of(q, k), m, p), v)
 
     return function, [q, k, v, kept, np.int32(columns // 2)]
 
