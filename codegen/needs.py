@@ -11,6 +11,7 @@ from neuronx_cc.codegen.formation.graph import Kernel, base, is_view, operands_o
 from neuronx_cc.codegen.kernels import CONTRACTIONS, LOWERINGS
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.program import Home, Need
+from neuronx_cc.ir.scans import scan_of
 
 
 def wanted() -> bool:
@@ -34,6 +35,8 @@ def note(context: Context, kernel: Kernel, member: dict[hlo.SSAValue, Kernel], f
         return
     attention = kernel.together
     part = set(map(base, attention.read_in_part())) if isinstance(attention, Attention) else set()
+    # a recurrence starts with its first term, whatever the factor there
+    part |= {base(op.operands[0]) for op in kernel.ops if scan_of(op) is not None and len(op.operands) > 1}
     made = [view for op in kernel.ops for result in op.results for view in context.homes.get(result, ())]
     for operand in dict.fromkeys(operand for op in kernel.ops for operand in operands_of(op)):
         if (

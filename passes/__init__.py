@@ -20,6 +20,7 @@ PASSES = {
     for name in (
         "accumulate_f32",
         "auto_cast",
+        "batch_loops",
         "canonical_indexing",
         "canonicalize",
         "cast_on_load",

@@ -38,6 +38,7 @@ DEFAULT_PIPELINE: Pipeline = (
             "split_complex",
             "implicit_integer_downcast",
             "split_int64",
+            "batch_loops",
             "find_scans",
             "expand_reductions",
             "expand_windows",

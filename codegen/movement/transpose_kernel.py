@@ -20,6 +20,8 @@ from neuronx_cc.ir.isa.rules import SQUARE as SQUARE
 from neuronx_cc.ir.isa.timing import Timing
 from neuronx_cc.ir.types import itemsize
 
+PAIR = "c64"
+"""The type of two words that Vector transposes."""
 BLOCK = 512
 """Most rows and columns of a block of a matrix."""
 
@@ -38,6 +40,7 @@ def applies(target: Block, source: Block) -> bool:
         and along >= 0
         and across != along
         and target.dtype == source.dtype
+        and itemsize(source.dtype) <= itemsize(PAIR)
         and min(target.dims[across].size, target.dims[along].size) >= 4
     )
 
@@ -90,6 +93,8 @@ def _shape(timing: Timing, source: Block, target: Block) -> _Shape:
 
 def copy(builder: Builder, target: Block, source: Block, load: Stream) -> None:
     """Copy with loops over all dims but the two that are contiguous on one side each."""
+    if itemsize(source.dtype) == itemsize(PAIR):  # Vector moves pairs of words, whatever number they are
+        target, source = replace(target, dtype=PAIR), replace(source, dtype=PAIR)
     across, along = contiguous_dim(source), contiguous_dim(target)
     others = [dim for dim in range(len(source.dims)) if dim not in (across, along)]
     shape = _shape(builder.timing, source.select([along, across]), target.select([across, along]))

@@ -80,13 +80,13 @@ def _counter(op: hlo.WhileOp, module: HloModule) -> tuple[int, int, int, str, in
             return None
         bound = splat_number(initial.operands[other], module)
     start = splat_number(initial.operands[index], module)
-    step = _step(root.operands[index], index, body, module)
+    step = step_of(root.operands[index], index, body, module)
     if dtype not in INTEGERS or start is None or bound is None or step is None:
         return None
     return index, int(start), step, direction, int(bound), dtype
 
 
-def _step(value: hlo.SSAValue, index: int, body: hlo.ComputationOp, module: HloModule) -> int | None:
+def step_of(value: hlo.SSAValue, index: int, body: hlo.ComputationOp, module: HloModule) -> int | None:
     """What each trip adds to element ``index`` of the state."""
     op = defining_op(value)
     if isinstance(op, hlo.AddOp):

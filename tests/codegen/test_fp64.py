@@ -70,3 +70,27 @@ def test_keyword_of_the_api() -> None:
     text = module_text([("f64", (3,))], "  ROOT r = f64[3] add(p0, p0)")
     outputs = neuronx_cc.compile(text.encode(), fp64_as_fp32=True).run([np.ones(3)]).outputs
     np.testing.assert_array_equal(outputs[0], np.full(3, 2.0))
+
+
+@pytest.mark.parametrize("dims", [(256, 64), (130, 70), (30, 40, 36)])
+def test_steps_of_fp64_are_transposed(dims):
+    """Steps of a scan come to lie side by side, in whatever type they are stored."""
+
+    def running(x):
+        steps = (0.5 * x, x)
+        return jax.lax.associative_scan(lambda a, b: (a[0] * b[0], b[0] * a[1] + b[1]), steps)[1]
+
+    x = np.random.default_rng(0).uniform(-1, 1, dims)
+    (result,) = compile_text(text_of(running, x.astype(np.float32)).replace("f32", "f64"), fp64_as_fp32=True).run([x])
+    state = x[0]
+    for place in range(1, len(x)):
+        state = 0.5 * x[place] * state + x[place]
+        np.testing.assert_allclose(result[place], state, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", ["f64", "s64", "u64"])
+def test_eight_bytes_are_transposed(dtype):
+    x = np.arange(200 * 96).reshape(200, 96).astype({"f64": np.float64, "s64": np.int64, "u64": np.uint64}[dtype])
+    text = module_text([(dtype, (200, 96))], f"  ROOT r = {dtype}[96,200] transpose(p0), dimensions={{1,0}}")
+    (result,) = compile_text(text, fp64_as_fp32=True, int64="exact").run([x])
+    np.testing.assert_array_equal(result, x.T)
