@@ -92,8 +92,16 @@ class Planner:
         return chosen
 
     def easiest(self, problems: Sequence[Posed]) -> Posed:
-        """Of several statements of one problem, that which takes least by estimate; of equal ones the first."""
-        return problems[0] if len(problems) == 1 else min(problems, key=self.time)
+        """Of several statements of one problem, that which takes least by estimate, with what shows of it in programs;
+        of equal ones the first.
+        """
+        return problems[0] if len(problems) == 1 else min(problems, key=self._time_shown)
+
+    def _time_shown(self, problem: Problem) -> float:
+        chosen = self._planned(problem)
+        if chosen is None or not isinstance(problem, dots.Problem):
+            return self.time(problem)
+        return self.time(problem) + dot_times.exposed(problem, chosen, self.timing)
 
     def time(self, problem: Problem) -> float:
         """Nanoseconds that ``problem`` takes by estimate; inf where nothing fits."""

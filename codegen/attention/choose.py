@@ -12,7 +12,7 @@ from neuronx_cc.codegen.attention.arrays import stored_order
 from neuronx_cc.codegen.attention.estimate import apart, choose, least
 from neuronx_cc.codegen.attention.geometry import by_dim, marked
 from neuronx_cc.codegen.attention.pattern import Attention, find
-from neuronx_cc.codegen.attention.schedule import Problem
+from neuronx_cc.codegen.attention.schedule import Leaf, Problem
 from neuronx_cc.codegen.attention.steps import Step, leaves_of
 from neuronx_cc.codegen.context import Context, apply_view
 from neuronx_cc.codegen.dots.problem import order_of, pe_dtype, rounding_of
@@ -92,9 +92,12 @@ def problem_of(context: Context, attention: Attention, room: int) -> Problem:
         steps = steps[1:]
     leaves = [(step, x) for step in steps for x in leaves_of(step) if context.splat(x) is None]
     leaves = [(step, x) for step, x in leaves if not _repeats(context, attention, step, x, attention.column)]
-    read = sum(itemsize(hlo.shape_of(x).dtype) for _, x in leaves)
-    same = [x for step, x in leaves if own and _repeats(context, attention, step, x, own[-1])]
-    shared = sum(itemsize(hlo.shape_of(x).dtype) for x in same)
+    rows = [attention.row, *(axis for axis in range(len(dims)) if axis not in (*own, attention.row, attention.column))]
+
+    def same(step: Step, leaf: hlo.SSAValue, axes: Sequence[int]) -> bool:
+        return all(_repeats(context, attention, step, leaf, axis) for axis in axes)
+
+    beside = [Leaf(itemsize(hlo.shape_of(x).dtype), same(step, x, own[-1:]), same(step, x, rows)) for step, x in leaves]
     dtype, weight_dtype = pe_dtype(scores), pe_dtype(product)
     operands = scores.operands[attention.queries], scores.operands[1 - attention.queries], values_of
     sizes = [itemsize(hlo.shape_of(context.source_of(base(x))).dtype) for x in operands]
@@ -114,8 +117,7 @@ def problem_of(context: Context, attention: Attention, room: int) -> Problem:
         rounding_of(scores),
         rounding_of(product),
         len(steps),
-        read,
-        shared,
+        tuple(beside),
         _direct(context, attention),
         any(step.band is not None for step in attention.steps),
         _computed(attention, context.sizes.columns),

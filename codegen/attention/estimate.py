@@ -204,8 +204,8 @@ def loads_of(problem: Problem, schedule: Schedule, timing: Timing) -> tuple[Work
     made = NOTHING
     if not p.stays:
         made = timing.transfer(heads * rows * p.width * 4, (heads if result else 1) * p.width * 4, "write")
-    beside = _beside(p, heads)
-    read = total([timing.transfer(count * rows * columns * each, columns * each) for count, each in beside])
+    beside = [((1 if leaf.shared else heads) * rows, columns * leaf.size) for leaf in p.leaves]
+    read = total([timing.transfer(count * run, run) for count, run in beside])
     brought = _turned_rows(p, heads, span, p.depth, p.dtype, _sizes(p)[0], queries, timing).times(rows / span)
     return staged, brought + made + read
 
@@ -288,6 +288,7 @@ def _estimate_upright(problem: Problem, schedule: Schedule, timing: Timing) -> f
     repeated = timing.engine("partition_broadcast", Stream.GPSIMD, heads * own)
     exponentials = timing.engine("activation", Stream.SCALAR, scores, alu=("exp",))
     left = timing.engine("activation", Stream.SCALAR, heads * p.width, (F32,), (F32_PSUM,), ("copy",))
+    beside = [((1 if x.shared else heads) * (1 if x.repeated else own), x.size) for x in p.leaves]
     work = total(
         [
             (products + sums).times(instructions),
@@ -297,17 +298,12 @@ def _estimate_upright(problem: Problem, schedule: Schedule, timing: Timing) -> f
             left,
             timing.product(own, p.width, p.weight_dtype, flags=p.weight_flags).times(heads * chunks),
             *(_columns_beside(p, which, heads, p.columns, timing) for which in (0, 1)),
-            *(timing.transfer(count * own * p.columns * size, size) for count, size in _beside(p, heads)),
+            *(timing.transfer(count * p.columns * size, chunks * size) for count, size in beside),
         ]
     )
     handed = UPRIGHT_HANDOVERS * timing.latency(Stream.VECTOR) + 2 * timing.transfer_latency
     alone = UPRIGHT_OVERLAP * work.vector + work.tensor + work.dma / 2 + handed
     return alone + (p.heads // heads - 1) * max(UPRIGHT_OVERLAP * work.bound, handed / UNDER_WAY)
-
-
-def _beside(problem: Problem, heads: int) -> list[tuple[int, int]]:
-    """How often what is read for each score of a block of heads is loaded, and its bytes."""
-    return [each for each in ((heads, problem.read - problem.shared), (1, problem.shared)) if each[1]]
 
 
 def apart(problem: Problem, timing: Timing) -> float:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import ceil, prod
+from typing import NamedTuple
 
 from neuronx_cc.codegen.dots.schedule import ROW_BUFFERS as BITS_BUFFERS
 from neuronx_cc.ir.machine import Sizes
@@ -62,6 +63,17 @@ SCRATCH = 4
 """Tiles that a step and its rule use besides, at most."""
 
 
+class Leaf(NamedTuple):
+    """What is read for each score."""
+
+    size: int
+    """Bytes."""
+    shared: bool
+    """Whether it is the same for all heads of the innermost dim around."""
+    repeated: bool
+    """Whether it is the same for all rows of a head."""
+
+
 @dataclass(frozen=True, slots=True)
 class Problem:
     """All that plans depend on, but the machine."""
@@ -88,10 +100,8 @@ class Problem:
     """The same of exponentials and values."""
     steps: int
     """Passes over the scores between the two products, beside those of the softmax and a first factor."""
-    read: int
-    """Bytes that are read for each score."""
-    shared: int
-    """How many of them are the same for all heads of the innermost dim around."""
+    leaves: tuple[Leaf, ...]
+    """What is read beside the scores."""
     direct: bool
     """Whether the first op on scores reads them in PSUM: queries are multiplied with the factor, if there is one."""
     banded: bool
@@ -114,6 +124,11 @@ class Problem:
     """Bytes of each partition of SBUF."""
     stays: bool = False
     """Whether the result stays on chip, rows on the partitions."""
+
+    @property
+    def read(self) -> int:
+        """Bytes that are read for each score."""
+        return sum(leaf.size for leaf in self.leaves)
 
 
 @dataclass(frozen=True, slots=True)

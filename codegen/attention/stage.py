@@ -76,7 +76,9 @@ class Stager:
                 continue
             dims = (Atom(size, contracted.stride * count), Atom(count, contracted.stride), heads, free)
             target = out.on_partitions(size).index(1, Affine(chunk), count)
-            copy(self.tiles.builder, target, source.of(dims).moved(chunk * self.rows * contracted.stride), stream)
+            part = source.of(dims).moved(chunk * self.rows * contracted.stride)
+            order = [0, 2, 3, 1] if free.stride > contracted.stride else [0, 1, 2, 3]
+            copy(self.tiles.builder, target.select(order), part.select(order), stream)
 
     def _turn(self, name: str, out: Block, source: Block, stream: Stream) -> None:
         """The same of rows that lie dense in HBM: they are loaded, and transposed on TensorE.

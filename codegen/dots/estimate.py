@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import prod
+from typing import NamedTuple
 
 from neuronx_cc.codegen.dots import conversion, splitting
 from neuronx_cc.codegen.dots.blocks import blocks_of
@@ -33,6 +34,8 @@ from neuronx_cc.ir.types import itemsize
 
 UNHIDDEN = 0.15
 """Part of the second busiest resource's work that takes time nevertheless."""
+EXPOSED = 0.3
+"""Part of what is made of few rows that takes time though rhs comes meanwhile."""
 
 
 def estimate(problem: Problem, schedule: Schedule, timing: Timing) -> float:
@@ -162,17 +165,9 @@ def _of_open_banks(problem: Problem, schedule: Schedule, timing: Timing) -> floa
     """lhs comes once, then rhs, which is not transposed, in blocks of columns and of k."""
     batches, (_, n_blocks) = prod(problem.b), blocks_of(problem, schedule)
     lhs = load(problem, schedule, problem.lhs, timing)
-    pairs = n_blocks * schedule.k_blocks(problem)
-    multiplied = products(problem, schedule, timing)
-    stages = _streams(problem, schedule, problem.rhs, pairs, multiplied.times(1 / pairs), timing)
-    made = _on_chip(problem, problem.lhs, timing).bound + _turned(problem, schedule, problem.lhs, timing)
-    ready = timing.transfer_latency + made
-    # rhs comes behind lhs, as far as it has buffers, while that is not there and made
-    ahead = stages[0].latency + min(pairs, schedule.rhs.buffers) * stages[0].work.bound
-    streamed = timing.pipeline(stages, batches * pairs, schedule.rhs.buffers)
-    if problem.rhs.converted:
-        streamed, ahead = _converted(problem, schedule, stages, batches * pairs, timing)
-    first = max(streamed + max(0.0, ready - ahead), ready + multiplied.bound * batches)
+    streams = _open_streams(problem, schedule, timing)
+    streamed, ready = streams.streamed, streams.ready
+    first = streams.until_multiplied(ready)
     left = results(problem, schedule, timing).times(1 / n_blocks)
     # the products of the next block of columns wait for the first bank of these
     waits = (n_blocks - 1) * (_tile(problem, schedule, timing).bound + timing.latency(Stream.TENSOR))
@@ -180,8 +175,54 @@ def _of_open_banks(problem: Problem, schedule: Schedule, timing: Timing) -> floa
     others = (batches - 1) * (lhs.dma + ready) + batches * max(waits, moved - streamed)
     # the banks of the last block leave as its last products are made
     leaves = max(left.vector, left.scalar, left.psum_port) - _tile(problem, schedule, timing).bound
-    last = max(0.0, leaves - stages[-1].work.bound) + left.dma
+    last = max(0.0, leaves - streams.last) + left.dma
     return lhs.dma + first + others + last + _leaving(problem, schedule, timing)
+
+
+class _OpenStreams(NamedTuple):
+    """How both operands come to open banks of PSUM; nanoseconds."""
+
+    streamed: float
+    """All of rhs."""
+    ahead: float
+    """What comes of rhs while lhs is not there and made."""
+    multiplied: float
+    """All products."""
+    last: float
+    """The products of the last block."""
+    ready: float
+    """From the start to lhs, as it is multiplied."""
+    made: float
+    """What engines make of it until then."""
+
+    def until_multiplied(self, ready: float) -> float:
+        """Where lhs is ready by then."""
+        return max(self.streamed + max(0.0, ready - self.ahead), ready + self.multiplied)
+
+
+def _open_streams(problem: Problem, schedule: Schedule, timing: Timing) -> _OpenStreams:
+    batches, pairs = prod(problem.b), blocks_of(problem, schedule)[1] * schedule.k_blocks(problem)
+    multiplied = products(problem, schedule, timing)
+    stages = _streams(problem, schedule, problem.rhs, pairs, multiplied.times(1 / pairs), timing)
+    made = _on_chip(problem, problem.lhs, timing).bound + _turned(problem, schedule, problem.lhs, timing)
+    # rhs comes behind lhs, as far as it has buffers, while that is not there and made
+    ahead = stages[0].latency + min(pairs, schedule.rhs.buffers) * stages[0].work.bound
+    streamed = timing.pipeline(stages, batches * pairs, schedule.rhs.buffers)
+    if problem.rhs.converted:
+        streamed, ahead = _converted(problem, schedule, stages, batches * pairs, timing)
+    last, ready = stages[-1].work.bound, timing.transfer_latency + made
+    return _OpenStreams(streamed, ahead, multiplied.bound * batches, last, ready, made)
+
+
+def exposed(problem: Problem, schedule: Schedule, timing: Timing) -> float:
+    """Nanoseconds that a schedule takes more, as a rule, in programs where rhs, which is given, comes while the rows
+    are computed: what is made of these hides behind nothing then.
+    """
+    if schedule.sums is not Sums.BANKS:
+        return 0.0
+    streams = _open_streams(problem, schedule, timing)
+    without = streams.until_multiplied(streams.ready - streams.made)
+    return EXPOSED * (streams.made - streams.until_multiplied(streams.ready) + without)
 
 
 def _converted(

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from generated import compile_text, text_of
 
-from neuronx_cc.codegen.attention import choose
+from neuronx_cc.codegen.attention import choose, estimate, kernel
 from neuronx_cc.runtime.executable import Executable
 
 SIZES = [(1, 1, 512, 32), (1, 64, 128, 128), (4, 16, 512, 64), (4, 128, 128, 32), (12, 256, 128, 64), (2, 200, 700, 80)]
@@ -118,6 +118,26 @@ def test_caches_of_tokens_take_no_longer_than_caches_of_heads(sizes: tuple[int, 
         for order, shape in (("hkd", (heads, columns, depth)), ("khd", (columns, heads, depth)))
     )
     assert of_tokens < 1.15 * of_heads
+
+
+@pytest.mark.parametrize("order", ["hkd", "khd"])
+def test_masks_of_columns_are_estimated_as_they_are_loaded(order: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once, not for each row."""
+    estimates: list[float] = []
+
+    def chosen(problem: Any, timing: Any) -> Any:
+        schedule = estimate.choose(problem, timing)
+        assert schedule is not None
+        estimates.append(estimate.estimate(problem, schedule, timing))
+        return schedule
+
+    def attention(q: Any, k: Any, v: Any, mask: Any) -> Any:
+        scores = jnp.where(mask > 0, jnp.einsum(f"hqd,{order}->hqk", q, k), -jnp.inf)
+        return jnp.einsum(f"hqk,{order}->hqd", jax.nn.softmax(scores, axis=-1), v)
+
+    monkeypatch.setattr(kernel, "choose", chosen)
+    time = timed(attention, (4, 4, 64), *[(4, 1024, 64) if order == "hkd" else (1024, 4, 64)] * 2, (1024,))
+    assert 0.8 < estimates[0] / time < 1.25
 
 
 def test_values_that_are_transposed_leave_room() -> None:
