@@ -85,6 +85,12 @@ class _Side:
         return prod(self.shape.dims[dim] for dim in self._kinds[2][1])
 
     @property
+    def row(self) -> int:
+        """Of these, how many one tile may have: those that follow what is contracted, if it has no batch dims."""
+        after = prod(self.shape.dims[max(self.contracted, default=-1) + 1 :])
+        return self.free if self.batch or after == 1 else min(self.free, after)
+
+    @property
     def labels(self) -> list[str]:
         """For each dim, what both operands and the result call it."""
         names = {dim: f"{kind}{at}" for kind, dims in self._kinds for at, dim in enumerate(dims)}
@@ -163,8 +169,9 @@ def _on_tensor(op: hlo.DotOp, lhs: _Side, rhs: _Side, context: PassContext) -> f
     if op.shape.dtype == "f32" == lhs.shape.dtype:
         dtype = of_operands(op, context.options).dtype.replace("tf32", "f32")
     rows, columns = timing.sizes.columns, timing.sizes.bank_columns
-    batch, (m, n) = prod(lhs.shape.dims[dim] for dim in lhs.batch), (side.free for side in (lhs, rhs))
+    batch, (m, n) = prod(lhs.shape.dims[dim] for dim in lhs.batch), (side.row for side in (lhs, rhs))
     tiles = min(ceil(m / rows) * ceil(n / columns), ceil(n / rows) * ceil(m / columns))
+    tiles *= lhs.free // m * (rhs.free // n)
     narrow, wide = min(m, n, rows), min(max(m, n), columns)
     product = timing.product(narrow, wide, dtype)
     left = timing.engine("activation", Stream.SCALAR, wide, (F32,), (F32_PSUM,), ("copy",))

@@ -48,9 +48,12 @@ def copies_of(
     found: dict[Copies, Sequence[Problem]] = {(): plain} if plain else {}
     ways: tuple[Copies, ...] = (((first, Home.HBM),), ((second, Home.HBM),), ((0, Home.HBM), (1, Home.HBM)))
     if found:
-        near = [index for index in (0, 1) if bound[index].home is Home.CHIP] if _is_slow(context, plain) else []
+        slow = _is_slow(context, plain)
+        near = [index for index in (0, 1) if slow and bound[index].home is Home.CHIP]
+        ragged = [index for index in (0, 1) if slow and _is_ragged(contraction, index, bound[index])]
         ways = (
-            *(((index, home),) for home in (Home.CHIP, Home.HBM) for index in near),
+            *(((index, Home.CHIP),) for index in near),
+            *(((index, Home.HBM),) for index in (*near, *ragged)),
             *(copies for copies in ways if apart.issuperset(dict(copies))),
         )
     for copies in ways:
@@ -75,6 +78,18 @@ def _is_slow(context: Context, problems: Sequence[Problem]) -> bool:
     """Whether products take far longer than they need, as operands lie: in small tiles, or behind short transfers."""
     timing, problem = context.timing, context.planner.easiest(problems)
     return context.planner.time(problem) > SLOW * (bound_of(problem, timing) + timing.transfer_latency)
+
+
+def _is_ragged(contraction: Contraction, index: int, bound: Bound) -> bool:
+    """Whether the rows of an operand in HBM lie in more dims than a dense array's would: in tiles of a few rows."""
+    if bound.home is not Home.HBM or bound.view.start.terms:
+        return False
+    dense = _dense_view(contraction, index, bound)
+    rows, dense_rows = (
+        coalesce(tuple(atom for atoms in contraction.classes(view, index)[1].dims for atom in atoms))
+        for view in (bound.view, dense)
+    )
+    return len(rows) > len(dense_rows)
 
 
 def _lies_apart(context: Context, contraction: Contraction, index: int, bound: Bound) -> bool:

@@ -32,6 +32,9 @@ from neuronx_cc.ir.isa.program import Stream
 from neuronx_cc.ir.isa.timing import F32_PSUM, NOTHING, Stage, Tile, Timing, Work, total
 from neuronx_cc.ir.types import itemsize
 
+UNDER_WAY = 4
+"""Batch indices whose operands are on their way through the engines: these take up work in order, and what waits for
+another engine keeps all behind it."""
 UNHIDDEN = 0.15
 """Part of the second busiest resource's work that takes time nevertheless."""
 EXPOSED = 0.3
@@ -97,8 +100,10 @@ def _of_whole_k(problem: Problem, schedule: Schedule, timing: Timing) -> float:
     # the first blocks of both pass through the engines one behind the other
     outer_shown = outer_turned - outer_turn.bound
     inner_shown = _turned(problem, schedule, inner, timing) - inner_turn.bound
-    shown = max(outer_shown, inner_shown) + (turns - 1) * inner_shown + (outer_turns - 1) * outer_shown
-    wait += batches * shown
+    first = outer_shown + inner_shown if batches > 1 else max(outer_shown, inner_shown)
+    shown = first + (turns - 1) * inner_shown + (outer_turns - 1) * outer_shown
+    # so do those of each batch index, of which some are under way
+    wait += shown * batches / min(UNDER_WAY, prod(schedule.batch_bodies(problem)))
     time = _overlapped(problem, schedule, total(work).times(batches), wait, batches * passes * others, timing)
     waiting = 0.0
     for operand, blocks, pairs in ((outer, passes, passes), (inner, others, passes * others)):

@@ -13,7 +13,6 @@ from neuronx_cc.codegen.dots.schedule import (
     RESULT_BUFFERS,
     RESULT_TILES,
     ROW_BUFFERS,
-    UNROLLED_BLOCKS,
     UNROLLED_TILES,
     Leaves,
     Schedule,
@@ -58,7 +57,7 @@ def _body(problem: Problem, schedule: Schedule, sizes: Sizes) -> int:
     """Blocks of an iteration of a loop: engines wait for each other between iterations, longest for small blocks."""
     rows, columns = -(-schedule.together // sizes.columns), -(-schedule.rhs.rows // sizes.bank_columns)
     tiles = problem.products * rows * columns
-    return max(1, min(UNROLLED_BLOCKS, UNROLLED_TILES // SMALL_LOOPS // max(1, tiles)))
+    return max(1, min(MOST_BUFFERS, UNROLLED_TILES // SMALL_LOOPS // max(1, tiles)))
 
 
 def _side_by_side(problem: Problem, schedule: Schedule, timing: Timing) -> Schedule:
@@ -101,7 +100,9 @@ def with_more_buffers(problem: Problem, schedule: Schedule, sizes: Sizes) -> Sch
     loads = [_row_tiles(problem, schedule, each, sizes) for each in (problem.lhs, problem.rhs)]
     columns = max(1, min(schedule.columns, schedule.rhs.rows))
     stores = prod(problem.b) * -(-prod(problem.m) // sizes.columns) * -(-prod(problem.n) // columns)
-    results = dict.fromkeys(min(count, stores) for count in RESULT_BUFFERS)
+    width = problem.width(min(columns, problem.n_tiled)) * schedule.beside * itemsize(problem.out.dtype)
+    many = (MOST_BUFFERS,) if width <= sizes.bank_bytes else ()  # a store takes long to end, however small it is
+    results = dict.fromkeys(min(count, stores) for count in (*many, *RESULT_BUFFERS))
     most = min(MOST_BUFFERS, max(loads))
     counts = product(results, range(most, min(most, ROW_BUFFERS) - 1, -1))
     more = (replace(schedule, result_buffers=result, row_buffers=max(1, rows)) for result, rows in counts)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from math import prod
 
 from neuronx_cc.codegen.dots.problem import Problem, Segment
 from neuronx_cc.codegen.dots.products import Pair
@@ -65,8 +64,8 @@ class Nest:
         if len(batch) == len(self.problem.b):
             yield list(batch)
             return
-        unroll = self.schedule.batches // prod(self.problem.b[len(batch) + 1 :])
-        for index in self._each(self.problem.b[len(batch)], unroll):
+        size, body = self.problem.b[len(batch)], self.schedule.batch_bodies(self.problem)[len(batch)]
+        for index in self._each(size, size if body == size else 0, body):
             yield from self.batches([*batch, index])
 
     def rows(self) -> Iterator[tuple[At, int]]:
@@ -112,12 +111,12 @@ class Nest:
                 for index in self._each(tiles, unroll):
                     yield {**at, tiled: index * size + start}, size
 
-    def _each(self, count: int, unroll: int) -> Iterator[Affine]:
+    def _each(self, count: int, unroll: int, body: int = 0) -> Iterator[Affine]:
         """As the builder's, with several in an iteration; what is staged in one is multiplied in the same."""
         if count <= unroll:
             yield from self.builder.each(count, unroll)
             return
-        body = min(self.schedule.body, count)
+        body = body or min(self.schedule.body, count)
         self.waiting.multiply()
         with self.builder.unrolled_if(count % body > 0):
             with self.builder.loop(count // body) as index, self.builder.unrolled_if(body > 1):

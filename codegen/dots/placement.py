@@ -10,6 +10,7 @@ from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.dots.across import home_across, near_home
 from neuronx_cc.codegen.dots.contraction import Bound, Contraction, Placed
 from neuronx_cc.codegen.dots.copies import copied, copies_of, dense_of
+from neuronx_cc.codegen.dots.homes import best_home, placed
 from neuronx_cc.codegen.dots.problem import DECODED, Home, divisor, pe_dtype, run_of
 from neuronx_cc.codegen.dots.statement import problems_of
 from neuronx_cc.codegen.emission.accesses import Alloc
@@ -132,17 +133,18 @@ def _choose_output(context: Context, contraction: Contraction, bound: Sequence[B
     enough = partitions is not None and (
         partitions.size * (FILLED_IN_LOOPS if context.prefix else FILLED) >= most or shape.size <= SMALL_RESULT * most
     )
+    resident = None
     if partitions is not None and partitions.size > 1 and not only_result and enough:
         partitions = replace(partitions, axis=partitions.axis + len(batch))
         per_partition = shape.size // partitions.size * itemsize(shape.dtype)
-        near = context.last_use(result) - contraction.step <= RESIDENT_STEPS
-        made = resident_view(Alloc(Space.SBUF, 0, per_partition), shape.dtype, shape.dims, partitions)
-        alloc = (
-            context.new_resident(result, per_partition) if near and _saves(context, contraction, bound, made) else None
-        )
+        if context.last_use(result) - contraction.step <= RESIDENT_STEPS:
+            resident = resident_view(Alloc(Space.SBUF, 0, per_partition), shape.dtype, shape.dims, partitions)
+    home, stays = best_home(context, contraction, bound, resident)
+    if resident is not None and stays and _saves(context, contraction, bound, resident):
+        alloc = context.new_resident(result, resident.alloc.hi)
         if alloc is not None:
-            return resident_view(alloc, shape.dtype, shape.dims, partitions)
-    return context.new_hbm(result)
+            return replace(resident, alloc=alloc, start=resident.start + alloc.lo)
+    return placed(context, result, home) if home is not None else context.new_hbm(result)
 
 
 def _rows_are_short(context: Context, contraction: Contraction, lhs: View, axis: int) -> bool:
@@ -241,7 +243,9 @@ def _nest(
         lhs, rhs = (_in_hbm(context, each) for each in (lhs, rhs))
         problems = problems_of(context, contraction, (lhs, rhs), out, adds)
         assert problems, "they lie as before"
-    return Placed(contraction, context.planner.easiest(problems), lhs, rhs, out, adds)
+    problem = context.planner.easiest(problems)
+    lhs, rhs = (rhs, lhs) if problem.exchanged else (lhs, rhs)
+    return Placed(contraction, problem, lhs, rhs, out, adds)
 
 
 def _in_hbm(context: Context, bound: Bound) -> Bound:

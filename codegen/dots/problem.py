@@ -209,6 +209,8 @@ class Problem:
     """Bytes of each partition of SBUF in one piece."""
     arrays: tuple[Result, ...] = ()
     """What the epilogue reads beside the sums."""
+    exchanged: bool = False
+    """Whether the op's second operand is lhs, and its first one rhs."""
 
     @cached_property
     def _hash(self) -> int:

@@ -22,6 +22,8 @@ UNROLLED_TILES = 96
 short beside it."""
 UNROLLED_BLOCKS = 4
 """Blocks along one dim that are unrolled."""
+MORE_INSIDE = 2
+"""Times as many indices are an iteration of a loop around others, all of theirs counted."""
 SUM_BUFFERS = 2
 EPILOGUE_BUFFERS = 2
 TAKING_TURNS = 2
@@ -182,6 +184,18 @@ class Schedule:
         if kept is Kept.BLOCK:
             return max(EPILOGUE_BUFFERS, -(-self.rhs.buffers // self.k_blocks(problem)))
         return 1 if kept is Kept.WHOLE else EPILOGUE_BUFFERS
+
+    def batch_bodies(self, problem: Problem) -> list[int]:
+        """Of each batch dim, how many indices are an iteration of its loop, with those of the dims inside of it; all of
+        them where it is no loop.
+        """
+        bodies, inside = list[int](), 1
+        for dim, size in reversed(list(enumerate(problem.b))):
+            whole = size <= self.batches // prod(problem.b[dim + 1 :])
+            body = self.body if inside == 1 else MORE_INSIDE * self.body // inside
+            bodies.insert(0, size if whole else min(size, max(1, body)))
+            inside *= bodies[0]
+        return bodies
 
     @property
     def together(self) -> int:

@@ -74,6 +74,16 @@ class _Refined:
     n: _Class
     k: _Class
 
+    @property
+    def exchanged(self) -> _Refined:
+        """Of the same contraction with its operands in each other's place."""
+
+        def turned(each: _Class) -> _Class:
+            first, second, *others = each.atoms
+            return _Class(each.sizes, (second, first, *others))
+
+        return _Refined(turned(self.b), self.n, self.m, turned(self.k))
+
 
 def _refine(contraction: Contraction, views: Sequence[View], out: View, adds: Sequence[View]) -> _Refined | None:
     """Common dims; None where some do not nest, or lie on the partitions in a way that nothing reads."""
@@ -119,11 +129,22 @@ def problems_of(
     plain = stated[lie]
     if not plain:
         return ()
-    epilogue = _epilogue(contraction, bound, plain[0].out, plain[0].arrays)
-    more = epilogue, context.builder.sbuf.planned_room()
+    epilogues = [_epilogue(contraction, bound, each[0].out, each[0].arrays) for each in _by_order(plain)]
+    room = context.builder.sbuf.planned_room()
+    more = *epilogues, room
     if (lie, more) not in stated:
-        stated[lie, more] = tuple(replace(each, epilogue=more[0], room=more[1]) for each in plain)
+        stated[lie, more] = tuple(
+            replace(problem, epilogue=epilogue, room=room)
+            for epilogue, problems in zip(epilogues, _by_order(plain), strict=True)
+            for problem in problems
+        )
     return stated[lie, more]
+
+
+def _by_order(problems: Sequence[Problem]) -> list[list[Problem]]:
+    """Those with operands in their own places, and in each other's: arrays repeat along other dims of their tiles."""
+    found = [[each for each in problems if each.exchanged is exchanged] for exchanged in (False, True)]
+    return [each for each in found if each]
 
 
 def _lie(context: Context, contraction: Contraction, bound: Sequence[Bound], written: Sequence[View]) -> Hashable:
@@ -144,20 +165,47 @@ def _stated(
     context: Context, contraction: Contraction, bound: Sequence[Bound], out_view: View, adds: Sequence[View]
 ) -> list[Problem]:
     """The same without an epilogue, and without any room."""
-    dtype, written = pe_dtype(contraction.op), [out_view, *adds]
+    written = [out_view, *adds]
     across, apart = across_of(contraction, out_view), _is_apart(contraction, out_view)
     lie = [unplaced(view.dtype, view.shape) if across and view.in_sbuf else view for view in written]
     refined = _refine(contraction, [each.view for each in bound], lie[0], lie[1:])
     if refined is None or (across and len(refined.n.sizes) > 1):
         return []
+    found = _ways(context, contraction, bound, refined, written, (across, apart))
+    if _may_exchange(contraction, refined, bound, written):
+        others = _ways(context, contraction, bound[::-1], refined.exchanged, written, (0, False), True)
+        found += others
+    return found
+
+
+def _may_exchange(contraction: Contraction, refined: _Refined, bound: Sequence[Bound], written: Sequence[View]) -> bool:
+    """Whether operands may take each other's place, where rows or columns lie in several dims or are no neighbours."""
+    if contraction.bias is not None or any(view.in_sbuf for view in written) or any(each.staged for each in bound):
+        return False
+    near = [atom.stride for atom in refined.n.atoms[1] if atom.size > 1][-1:] == [itemsize(written[0].dtype)]
+    return max(len(refined.m.sizes), len(refined.n.sizes)) > 1 or not near
+
+
+def _ways(
+    context: Context,
+    contraction: Contraction,
+    bound: Sequence[Bound],
+    refined: _Refined,
+    written: Sequence[View],
+    columns: tuple[int, bool],
+    exchanged: bool = False,
+) -> list[Problem]:
+    """Each way to cut k and each choice of the dims of m and n that are tiled. ``columns``: as in ``Result``."""
     b, m, n = refined.b, refined.m, refined.n
+    across, apart = columns
     out, *arrays = (
         Result(view.in_sbuf, view.dtype, b.atoms[2 + i], m.atoms[1 + i], n.atoms[1 + i], across, apart)
         for i, view in enumerate(written)
     )
     found = []
-    for (k, direct), parts in product(_cuts(context.timing, refined, bound), _splits(contraction, bound, across)):
-        lhs, rhs = _operands(contraction, bound, refined, k, direct, parts)
+    splits = [(None, None)] if exchanged else _splits(contraction, bound, across)
+    for (k, direct), parts in product(_cuts(context.timing, refined, bound), splits):
+        lhs, rhs = _operands(contraction, bound, refined, k, direct, parts, exchanged)
         terms = _contracted_dim(context, k.sizes, (lhs, rhs), bound)
         marked = [dims for each in (out.m, *(array.m for array in arrays), lhs.free) if (dims := _marked(each))]
         if terms is None or any(dims != marked[0] for dims in marked):
@@ -178,7 +226,7 @@ def _stated(
                 n_dim=n_dim,
                 k_dim=terms[0],
                 segments=terms[1],
-                dtype=PART if any(parts) else dtype,
+                dtype=PART if any(parts) else pe_dtype(contraction.op),
                 flags=rounding_of(contraction.op),
                 moves_values=context.moves_values("bf16"),
                 lhs=lhs,
@@ -188,6 +236,7 @@ def _stated(
                 bias=contraction.bias is not None,
                 room=0,
                 arrays=tuple(arrays),
+                exchanged=exchanged,
             )
             for m_dim, n_dim in tilings
         ]
@@ -243,12 +292,13 @@ def _operands(
     k: _Class,
     direct: Container[int],
     splits: tuple[Split | None, Split | None],
+    exchanged: bool,
 ) -> list[Operand]:
     """Both, with k cut in one way; those of ``direct`` are loaded with it on the partitions."""
 
     def taken(index: int, stored: str) -> str:
         narrow = exact_type(stored) if splits[1 - index] else None
-        return narrow or pe_dtype(contraction.op, index, stored)
+        return narrow or pe_dtype(contraction.op, 1 - index if exchanged else index, stored)
 
     return [
         Operand(

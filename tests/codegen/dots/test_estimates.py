@@ -12,6 +12,7 @@ from neuronx_cc.codegen.dots import placement
 from neuronx_cc.codegen.dots.problem import Problem
 from neuronx_cc.codegen.dots.schedule import Schedule, Sums
 from neuronx_cc.ir.isa.timing import Timing
+from neuronx_cc.passes import thin_dots
 
 SHAPES = ((1, 512, 1024), (3, 768, 300), (4, 512, 512), (8, 1024, 256), (16, 2048, 768), (2, 300, 2048))
 TYPES: tuple[dict[str, Any], ...] = (
@@ -64,3 +65,30 @@ def test_open_banks(monkeypatch: pytest.MonkeyPatch) -> None:
         assert len(values) > 10
         assert abs(math.exp(sum(map(math.log, values)) / len(values)) - 1) < MEAN
         assert not [row for row in rows if not LEAST < row[0] < MOST]
+
+
+BATCHES = ((1000, 64, 32, 16), (2048, 24, 6, 64), (256, 48, 8, 48), (144, 32, 32, 16), (100, 16, 12, 64))
+LEAST_OF_BATCHES, MOST_OF_BATCHES = 0.6, 1.3
+
+
+@pytest.mark.parametrize("sizes", BATCHES)
+def test_batches(sizes: tuple[int, int, int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Batches of small matrices: loops take several of them in an iteration."""
+    found, choosing = list[float](), choose.Planner.choose
+
+    def chosen(planner: choose.Planner, problem: Problem) -> Any:
+        found.append(planner.time(problem))
+        return choosing(planner, problem)
+
+    monkeypatch.setattr(choose.Planner, "choose", chosen)
+    monkeypatch.setattr(thin_dots, "_is_narrow", lambda *_: False)
+    (b, m, k, n), dims = sizes, "lhs_contracting_dims={1}, rhs_contracting_dims={1}"
+    text = f"""HloModule products
+ENTRY main {{
+  x = f32[{b},{k},{m}] parameter(0)
+  y = f32[{b},{k},{n}] parameter(1)
+  ROOT dot = f32[{b},{m},{n}] dot(x, y), lhs_batch_dims={{0}}, rhs_batch_dims={{0}}, {dims}
+}}"""
+    program = neuronx_cc.compile(text, auto_cast="none")
+    time = program.run([], timing_only=True, check_races=False).report.kernel_ns
+    assert LEAST_OF_BATCHES < found[-1] / time < MOST_OF_BATCHES
