@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from traceback import extract_tb
 from typing import Any
 
 import numpy as np
@@ -122,8 +123,9 @@ def _number(evaluate: Evaluate, run: Runs) -> float:
     except NeuronError:
         raise
     except (Exception, SystemExit) as error:
-        said = " ".join(str(error).split())
-        raise UsageError("EARG912", f"the evaluator raised {type(error).__name__}: {said}") from error
+        said, last = " ".join(str(error).split()), extract_tb(error.__traceback__)[-1]
+        where = f"{last.filename}:{last.lineno}"
+        raise UsageError("EARG912", f"the evaluator raised {type(error).__name__}: {said} ({where})") from error
     try:
         value = float(given)
     except (TypeError, ValueError):
