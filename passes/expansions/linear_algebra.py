@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from neuronx_cc.ir import hlo
+from neuronx_cc.passes.expansions import small_matrices
 from neuronx_cc.passes.expansions.build import Build, Value
 
 BLOCK = 64
@@ -156,6 +157,8 @@ def _refined(b: Build, inverse: Value, matrix: Value, right: Value) -> Value:
 def solve_lower(b: Build, lower: Value, right: Value) -> Value:
     """``x`` with ``lower x = right``, for lower triangles (zero above)."""
     batch, size, _ = dims_of(right)
+    if size <= small_matrices.FEW and not is_complex(right):
+        return small_matrices.solve_lower(b, lower, right)
     if size <= BLOCK:
         return _refined(b, lower_inverse(b, lower), lower, right)
     blocks = -(-size // BLOCK)
@@ -194,19 +197,27 @@ def _diagonal_blocks(b: Build, x: Value, blocks: int) -> Value:
 def cholesky(b: Build, x: Value) -> Value:
     """The lower factor of Hermitian matrices, of which the lower triangle is read; NaN where there is none."""
     size = dims_of(x)[1]
-    if size <= BLOCK:
+    if size <= small_matrices.FEW_IN_PLACE and not is_complex(x):
+        return _checked(b, small_matrices.cholesky(b, x))
+    block = BLOCK if is_complex(x) else small_matrices.FEW_IN_PLACE
+    if size <= block:
         return _checked(b, adjoint(b, _upper_factor(b, _hermitian(b, x))))
-    blocks = -(-size // BLOCK)
-    whole = pad_diagonal(b, lower_part(b, x), blocks * BLOCK)
+    blocks = -(-size // block)
+    block = -(-size // blocks)
+    whole = pad_diagonal(b, lower_part(b, x), blocks * block)
 
     def step(b: Build, index: Value, state: list[Value]) -> Sequence[Value]:
         factor, whole = state
-        start = b.mul(index, b.number(BLOCK, "s32"))
-        known = product(b, factor, adjoint(b, slab(b, factor, 1, start, BLOCK)))
-        panel = b.sub(slab(b, whole, 2, start, BLOCK), known)
-        corner = adjoint(b, _upper_factor(b, _hermitian(b, slab(b, panel, 1, start, BLOCK))))
+        start = b.mul(index, b.number(block, "s32"))
+        known = product(b, factor, adjoint(b, slab(b, factor, 1, start, block)))
+        panel = b.sub(slab(b, whole, 2, start, block), known)
+        corner = slab(b, panel, 1, start, block)
+        if is_complex(x):
+            corner = adjoint(b, _upper_factor(b, _hermitian(b, corner)))
+        else:
+            corner = small_matrices.cholesky(b, corner)
         below = product(b, panel, adjoint(b, lower_inverse(b, corner)))
-        end = b.add(start, b.number(BLOCK, "s32"))
+        end = b.add(start, b.number(block, "s32"))
         kept = b.select(count_along(b, below, 1, end, "GE"), below, b.number_like(0, below))
         return put_slab(b, factor, put_slab(b, kept, corner, 1, start), 2, start), whole
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from neuronx_cc.ir import hlo
+from neuronx_cc.passes.expansions import small_matrices
 from neuronx_cc.passes.expansions.build import Build, Value
 from neuronx_cc.passes.expansions.linear_algebra import count_along, dims_of, imag, is_complex, put_slab, real, slab
 
@@ -15,6 +16,8 @@ def lu_factor(b: Build, x: Value) -> tuple[Value, Value, Value]:
     """
     batch, rows, columns = dims_of(x)
     count = min(rows, columns)
+    if max(rows, columns) <= small_matrices.FEW and not is_complex(x):
+        return small_matrices.lu_factor(b, x)
 
     def step(b: Build, index: Value, state: list[Value]) -> Sequence[Value]:
         x, pivots, info = state

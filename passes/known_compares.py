@@ -1,0 +1,65 @@
+"""Decides comparisons of integers by the bounds of a loop's counter.
+
+Input: ``flatten_control``'s form. Output: in the body of a counted loop, a comparison of integers that has one result
+whatever the program is given is a constant. Such are those of the counter with zero and with the size of the array it
+walks through, which JAX writes around every index: without them the counter places a window itself.
+"""
+
+from neuronx_cc.ir import hlo
+from neuronx_cc.ir.hlo import HloModule
+from neuronx_cc.ir.hlo.editing import ops_of, replace
+from neuronx_cc.passes.analysis import intervals
+from neuronx_cc.passes.analysis.intervals import Interval, inside, is_integer, type_range
+from neuronx_cc.passes.analysis.trip_count import Count, count, element_of
+from neuronx_cc.passes.analysis.values import splat_number
+from neuronx_cc.passes.expansions.build import Build
+from neuronx_cc.passes.manager import PassContext, only_for
+
+
+@only_for(hlo.WhileOp)
+def run(module: HloModule, context: PassContext) -> None:
+    del context
+    for computation in module.computations():
+        for op in ops_of(computation.block):
+            counted = count(op, module) if isinstance(op, hlo.WhileOp) else None
+            if isinstance(op, hlo.WhileOp) and counted is not None and counted.trips:
+                _decide(module, module.computation(op.body.data[0]), counted)
+
+
+def _decide(module: HloModule, body: hlo.ComputationOp, counted: Count) -> None:
+    last = counted.start + (counted.trips - 1) * counted.step
+    counts = min(counted.start, last), max(counted.start, last)
+    known: dict[hlo.SSAValue, Interval] = {}
+
+    def of(value: hlo.SSAValue) -> Interval:
+        return known.get(value) or type_range(hlo.shape_of(value).dtype)
+
+    for op in list(ops_of(body.block)):
+        if element_of(op.results[0], body) == counted.index:
+            known[op.results[0]] = counts
+        elif isinstance(op, hlo.CompareOp) and is_integer(op.lhs):
+            result = decided(op.direction.data, of(op.lhs), of(op.rhs))
+            if result is not None:
+                replace(op, Build.before(module, op).number(result, "pred", op.shape.dims))
+        elif isinstance(op, hlo.SelectOp) and splat_number(op.operands[0], module) is not None:
+            chosen = op.operands[1 if splat_number(op.operands[0], module) else 2]
+            if is_integer(chosen):
+                known[op.result] = of(chosen)
+        elif isinstance(op, hlo.ElementwiseOp | hlo.ViewOp | hlo.ConstantOp) and is_integer(op.results[0]):
+            found = intervals.bounds(of, op, module)
+            if found is not None and inside(found, type_range(op.shape.dtype)):
+                known[op.results[0]] = found
+
+
+def decided(direction: str, left: Interval, right: Interval) -> bool | None:
+    """What a comparison of values within these bounds gives; None where that depends."""
+    if direction in ("GT", "GE"):
+        direction, left, right = {"GT": "LT", "GE": "LE"}[direction], right, left
+    if direction == "LT":
+        return True if left[1] < right[0] else False if left[0] >= right[1] else None
+    if direction == "LE":
+        return True if left[1] <= right[0] else False if left[0] > right[1] else None
+    apart = left[1] < right[0] or left[0] > right[1]
+    same = left[0] == left[1] == right[0] == right[1]
+    equal = False if apart else True if same else None
+    return equal if direction == "EQ" or equal is None else not equal

@@ -1,0 +1,57 @@
+"""Writes out short loops on small arrays, iteration after iteration.
+
+Input: ``flatten_control``'s form, after ``batch_loops``. Output: a loop of few iterations whose body has few ops, all
+on small arrays, is its iterations one after the other: what its counter places lies at a known place, and nothing waits
+for the end of an iteration. Factorisations of small matrices and permutations of their rows are such loops.
+"""
+
+from neuronx_cc.ir import hlo
+from neuronx_cc.ir.hlo import HloModule
+from neuronx_cc.ir.hlo.editing import copy_op, erase, ops_of, replace
+from neuronx_cc.passes.analysis.trip_count import trip_count
+from neuronx_cc.passes.manager import PassContext, only_for
+from neuronx_cc.passes.simplify_control import elements, packed
+
+MOST_TRIPS = 4
+MOST_OPS = 256
+"""Of all iterations."""
+LARGEST = 2048
+"""Elements of an array in the body."""
+
+
+@only_for(hlo.WhileOp)
+def run(module: HloModule, context: PassContext) -> None:
+    del context
+    for computation in module.computations():
+        for op in list(ops_of(computation.block)):
+            trips = trip_count(op, module) if isinstance(op, hlo.WhileOp) else None
+            if isinstance(op, hlo.WhileOp) and trips is not None and _is_small(module, op, trips):
+                _unroll(module, op, trips)
+
+
+def _is_small(module: HloModule, loop: hlo.WhileOp, trips: int) -> bool:
+    ops = list(ops_of(module.computation(loop.body.data[0]).block))
+    if not 1 < trips <= MOST_TRIPS or trips * len(ops) > MOST_OPS:
+        return False
+    arrays = [op for op in ops if not isinstance(op, hlo.TupleOp)]
+    plain = all(isinstance(op.results[0].type, hlo.ArrayType) and not isinstance(op, hlo.OpaqueOp) for op in arrays)
+    return plain and all(op.shape.size <= LARGEST for op in arrays)
+
+
+def _unroll(module: HloModule, loop: hlo.WhileOp, trips: int) -> None:
+    body, block, state = module.computation(loop.body.data[0]), loop.parent, packed(loop.operand)
+    assert block is not None
+    for _ in range(trips):
+        values: dict[hlo.SSAValue, hlo.SSAValue] = {}
+        for op in ops_of(body.block):
+            if isinstance(op, hlo.GetTupleElementOp):
+                values[op.result] = state[op.index.data]
+            elif not isinstance(op, hlo.TupleOp):
+                made = copy_op(op, [values[operand] for operand in op.operands])
+                block.insert_op_before(made, loop)
+                values[op.results[0]] = made.results[0]
+        state = [values[result] for result in packed(body.root)]
+    for index, found in elements(loop.result).items():
+        for element in found:
+            replace(element, state[index])
+    erase(loop)
