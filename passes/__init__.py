@@ -67,7 +67,6 @@ PASSES = {
         "merge_contracted",
         "moments",
         "narrow_operands",
-        "norms_last",
         "one_counter",
         "remove_barriers",
         "repeated_operands",

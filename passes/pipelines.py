@@ -109,7 +109,6 @@ DEFAULT_PIPELINE: Pipeline = (
             "fold_constants",
             "canonicalize",
             "fold_large_constants",
-            "norms_last",
             "cse",
             "stack_parameters",
             "cast_on_load",

@@ -16,7 +16,8 @@ from neuronx_cc.codegen.convolutions.kinds import is_depthwise
 from neuronx_cc.codegen.emission.builder import Affine, Block
 from neuronx_cc.codegen.emission.tiles import TilePool
 from neuronx_cc.codegen.emission.views import Atom, View
-from neuronx_cc.codegen.maps.plan import Partitions, load_stream, resident_view
+from neuronx_cc.codegen.maps.plan import load_stream, resident_view
+from neuronx_cc.codegen.maps.spread import Partitions
 from neuronx_cc.codegen.movement import column_kernel
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.program import Stream

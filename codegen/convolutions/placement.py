@@ -27,14 +27,8 @@ from neuronx_cc.codegen.emission.tiles import TilePool
 from neuronx_cc.codegen.emission.views import Atom, View, coalesce
 from neuronx_cc.codegen.epilogues.arrays import views_of_cast
 from neuronx_cc.codegen.epilogues.chain import Chain
-from neuronx_cc.codegen.maps.plan import (
-    RESIDENT_STEPS,
-    Partitions,
-    load_stream,
-    partition_divisor,
-    partitions_of,
-    resident_view,
-)
+from neuronx_cc.codegen.maps.plan import RESIDENT_STEPS, load_stream, partitions_of, resident_view
+from neuronx_cc.codegen.maps.spread import Partitions, partition_divisor
 from neuronx_cc.codegen.movement import column_kernel
 from neuronx_cc.codegen.movement.halves import carrier_of
 from neuronx_cc.ir import hlo

@@ -20,7 +20,8 @@ from neuronx_cc.codegen.emission.accesses import Alloc
 from neuronx_cc.codegen.emission.views import View, unplaced
 from neuronx_cc.codegen.epilogues.arrays import views_of_cast
 from neuronx_cc.codegen.formation.graph import base, squeeze
-from neuronx_cc.codegen.maps.plan import RESIDENT_STEPS, Partitions, partitions_of, resident_view
+from neuronx_cc.codegen.maps.plan import RESIDENT_STEPS, partitions_of, resident_view
+from neuronx_cc.codegen.maps.spread import Partitions
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.program import Space
 from neuronx_cc.ir.isa.timing import Timing

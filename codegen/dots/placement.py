@@ -17,7 +17,8 @@ from neuronx_cc.codegen.emission.accesses import Alloc
 from neuronx_cc.codegen.emission.views import View, linear, unplaced
 from neuronx_cc.codegen.epilogues.arrays import views_of_cast
 from neuronx_cc.codegen.formation.graph import repeats
-from neuronx_cc.codegen.maps.plan import RESIDENT_STEPS, Partitions, partitions_of, resident_view
+from neuronx_cc.codegen.maps.plan import RESIDENT_STEPS, partitions_of, resident_view
+from neuronx_cc.codegen.maps.spread import Partitions
 from neuronx_cc.codegen.movement.straight import interleaves
 from neuronx_cc.codegen.movement.transfer import transfer
 from neuronx_cc.ir import hlo

@@ -55,7 +55,13 @@ def _most_banks(sizes: Sizes) -> int:
 
 def takes(context: Context, kernel: Kernel, op: hlo.ReduceOp, count: int, dims: tuple[int, ...]) -> bool:
     """Whether ``kernel`` may make the sums ``op`` over the first ``count`` of ``dims``, too."""
-    if not kernel.is_map or kernel.shape != dims or kernel.scanned >= 0 or kernel.folded not in (0, count):
+    if (
+        not kernel.is_map
+        or kernel.order
+        or kernel.shape != dims
+        or kernel.scanned >= 0
+        or kernel.folded not in (0, count)
+    ):
         return False
     columns = most_columns(context.sizes, 1 + len(sums_in(kernel)))
     several = MOST_SECTIONS if not kernel.reduced and not _folds_rows(op, dims) else 1

@@ -14,13 +14,14 @@ from math import prod
 from neuronx_cc.codegen.attention.masks import dead_with
 from neuronx_cc.codegen.attention.pattern import Attention
 from neuronx_cc.codegen.context import Context
-from neuronx_cc.codegen.formation import columns, recompute
+from neuronx_cc.codegen.formation import columns, inner_rows, recompute
 from neuronx_cc.codegen.formation.graph import (
     ELEMENTWISE,
     Kernel,
     base,
     computes_elementwise,
     counts_itself,
+    inner_reduction,
     is_view,
     operands_of,
     reads,
@@ -133,7 +134,9 @@ class _Formation:
         elif op.opcode in ELEMENTWISE:
             self._compute_in(op, self._home(op, kernel))
         elif isinstance(op, hlo.ReduceOp) and (count := self._folds(op)):
-            self._reduce(op, count, kernel)
+            self._reduce(op, count, (), kernel)
+        elif isinstance(op, hlo.ReduceOp) and (order := inner_rows.folded_by(self.context, op)):
+            self._reduce(op, len(inner_reduction(op)), order, kernel)
         elif isinstance(op, hlo.ReduceOp) and (count := columns.folded_by(self.context, op)):
             self._sum_columns(op, count, kernel)
         else:
@@ -152,7 +155,7 @@ class _Formation:
     def _scan(self, op: hlo.HloOp, scan: Scan, kernel: Kernel | None) -> None:
         dims, axis = squeeze(op.shape.dims), len(squeeze(op.shape.dims[: scan.axis]))
         alike = kernel is not None and kernel.is_map and kernel.shape == dims and _one_scanned(kernel, axis)
-        alike = alike and kernel is not None and not kernel.folded
+        alike = alike and kernel is not None and not kernel.folded and not kernel.order
         if kernel is not None and alike and self._may_join(op, kernel, op.sources):
             self._absorb(op, kernel)
             self._join(op, kernel)
@@ -166,8 +169,8 @@ class _Formation:
         joins = (
             kernel is not None
             and kernel.is_map
-            and dims in (kernel.shape, kernel.rows)
-            and (dims == kernel.shape or not self._ends_in_rows(op, kernel))
+            and dims in (kernel.dims, kernel.rows)
+            and (dims == kernel.dims or not self._ends_in_rows(op, kernel))
             and self._may_join(op, kernel, op.sources)
         )
         return kernel if joins else self._sibling(op, dims, kernel)
@@ -205,23 +208,28 @@ class _Formation:
         taken = fits and (_have_partitions(dims, count) or crossing.takes(self.context, op, prod(dims) // row, row))
         return count if taken else 0
 
-    def _reduce(self, op: hlo.ReduceOp, count: int, kernel: Kernel | None) -> None:
+    def _reduce(self, op: hlo.ReduceOp, count: int, order: tuple[int, ...], kernel: Kernel | None) -> None:
+        """Fold the last ``count`` axes, in ``order``."""
         dims = squeeze(hlo.shape_of(op.sources[0]).dims)
+        shape = tuple(dims[dim] for dim in order) or dims
         joins = (
             kernel is not None
             and kernel.is_map
-            and kernel.shape == dims
-            and kernel.reduced in (0, count)
+            and kernel.dims == dims
+            and (kernel.reduced, kernel.order) in ((0, ()), (count, order))
+            and not (
+                order and (kernel.folded or kernel.scanned >= 0 or any(map(inner_rows.reads_transposed, kernel.ops)))
+            )
             and columns.takes_rows(self.context, kernel)
-            and (_have_partitions(dims, count) or kernel.scanned < 0)
+            and (_have_partitions(shape, count) or kernel.scanned < 0)
             and trace(op.sources[0], kernel, self.member) is not None
             and self._may_join(op, kernel, op.sources[1:])
         )
         if joins and kernel is not None:
-            kernel.reduced = count
+            kernel.shape, kernel.reduced, kernel.order = shape, count, order
             self._join(op, kernel)
         else:
-            self._new(op, True, dims, count)
+            self._new(op, True, shape, count, order)
 
     def _sum_columns(self, op: hlo.ReduceOp, count: int, producer: Kernel | None) -> None:
         """Add ``op`` to the kernel that makes, or streams, what it adds up over ``count`` leading dims."""
@@ -244,9 +252,17 @@ class _Formation:
             kernel = self._new(op, True, dims)
         kernel.folded = count
 
-    def _new(self, op: hlo.HloOp, is_map: bool, shape: tuple[int, ...] = (), reduced: int = 0) -> Kernel:
+    def _new(
+        self,
+        op: hlo.HloOp,
+        is_map: bool,
+        shape: tuple[int, ...] = (),
+        reduced: int = 0,
+        order: tuple[int, ...] = (),
+    ) -> Kernel:
         given = is_map and self._newest(op) is None
-        kernel = Kernel((-1 if given else 1) * (len(self.kernels) + 1), [op], shape, reduced, is_map)
+        number = (-1 if given else 1) * (len(self.kernels) + 1)
+        kernel = Kernel(number, [op], shape, reduced, is_map, order=order)
         self.kernels.append(kernel)
         for result in op.results:
             self.member[result] = kernel
@@ -276,7 +292,7 @@ class _Formation:
         least = producer.number if producer is not None else -len(self.kernels) - 1
         for operand in op.sources:
             for kernel in reversed(self.readers.get(base(operand), [])):
-                fits = kernel.number > least and kernel.shape == dims and len(kernel.ops) < MAX_SHARED_OPS
+                fits = kernel.number > least and kernel.dims == dims and len(kernel.ops) < MAX_SHARED_OPS
                 if fits and self._may_join(op, kernel, op.sources):
                     return kernel
         return None
@@ -288,11 +304,13 @@ class _Formation:
             other = member.get(base(operand))
             if other is None or other is kernel or not other.is_map or other.reduced or other.folded:
                 continue
-            if other.shape not in (kernel.shape, kernel.rows):
+            if other.shape not in (kernel.dims, kernel.rows):
                 continue
             if len(other.ops) + len(kernel.ops) > MAX_SHARED_OPS or not _one_scanned(kernel, other.scanned):
                 continue
-            if kernel.folded and other.scanned >= 0:
+            if (kernel.folded or kernel.order) and other.scanned >= 0:
+                continue
+            if kernel.order and any(map(inner_rows.reads_transposed, other.ops)):
                 continue
             users = (use.operation for part in other.ops for use in reads(part.results[0]))
             if any(_kernel_of(user, member) not in (None, other, kernel) for user in users):

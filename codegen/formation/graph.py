@@ -6,11 +6,11 @@ belong to no kernel.
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
 from itertools import accumulate
 from math import prod
-from typing import Any, TypeGuard
+from typing import Any, TypeGuard, TypeVar
 
 from neuronx_cc.codegen.convolutions.kinds import is_grouped, is_kernel_gradient
 from neuronx_cc.ir import hlo
@@ -19,6 +19,7 @@ from neuronx_cc.ir.types import bits
 from neuronx_cc.passes.analysis.stored import is_stored
 from neuronx_cc.passes.decode_floats import is_taken_by_contractions
 
+T = TypeVar("T")
 VIEWS = hlo.opcodes(hlo.ViewOp, hlo.IdentityOp)
 ELEMENTWISE = hlo.opcodes(hlo.ElementwiseOp) - VIEWS
 _VIEWS = frozenset(hlo.OPCODES[opcode] for opcode in VIEWS)
@@ -29,7 +30,10 @@ FREE = frozenset(["constant", "iota"])
 
 @dataclass(slots=True, eq=False)
 class Kernel:
-    """``shape``: a map kernel's iteration space without size-1 dims, of which the trailing ``reduced`` are reduced."""
+    """``shape``: a map kernel's iteration space without size-1 dims, of which the trailing ``reduced`` are reduced.
+
+    Reduced dims of its ops that others follow come last in the space all the same: see ``order``.
+    """
 
     number: int
     ops: list[hlo.HloOp] = field(default_factory=list)
@@ -40,8 +44,10 @@ class Kernel:
     """How many leading axes of ``shape`` its column sums fold, all of them for sums of everything; 0 without any."""
     scanned: int = -1
     """The axis of ``shape`` along which scans of a map kernel run; each tile holds all of it."""
+    order: tuple[int, ...] = ()
+    """The dim of its ops, without size-1 dims, that each axis is, those that are reduced last; in order where empty."""
     joined: tuple[int, ...] = ()
-    """How many dims of its ops, without size-1 dims, each axis of ``shape`` is: one each where empty."""
+    """How many such dims each axis of ``shape`` is: one each where empty."""
     together: object = None
     """What the ops are together: an attention (``codegen.attention``), a chain (``codegen.chains``) or nothing."""
 
@@ -55,6 +61,15 @@ class Kernel:
     @property
     def rows(self) -> tuple[int, ...]:
         return self.shape[: len(self.shape) - self.reduced] if self.reduced else self.shape
+
+    @property
+    def dims(self) -> tuple[int, ...]:
+        """Of its ops, without size-1 dims, before axes are joined."""
+        return tuple(self.shape[self.order.index(dim)] for dim in range(len(self.order))) or self.shape
+
+    def in_order(self, dims: Sequence[T]) -> Sequence[T]:
+        """What belongs to the ``dims`` of a value, without those of size 1, in the order of the axes."""
+        return [dims[dim] for dim in self.order] if len(dims) == len(self.order) else dims
 
     def sums_columns(self, op: object) -> TypeGuard[hlo.ReduceOp]:
         """Whether ``op`` is one of its column sums."""
@@ -71,7 +86,10 @@ class Kernel:
         """The axis that dim number ``dim`` of an op's ``dims`` is part of; -1 for a dim of size 1."""
         if dims[dim] == 1:
             return -1
-        squeezed, ends = len(squeeze(dims[:dim])), accumulate(self.joined)
+        squeezed, ends = (
+            self.in_order(range(len(squeeze(dims)))).index(len(squeeze(dims[:dim]))),
+            accumulate(self.joined),
+        )
         return next(axis for axis, end in enumerate(ends) if squeezed < end) if self.joined else squeezed
 
 
@@ -206,7 +224,8 @@ def trace(value: hlo.SSAValue, kernel: Kernel, member: dict[hlo.SSAValue, Kernel
             kept = [axis for axis, size in enumerate(op.shape.dims) if size != 1]
             mapped = [kept.index(axis) for axis in op.dimensions.data if axis in kept]
             along_row = kernel.is_row(hlo.shape_of(source)) and prod(outer) == prod(kernel.shape)
-            if mapped != list(range(len(mapped))) or not (inner == outer or along_row):
+            rows = list(kernel.in_order(range(len(outer)))[: len(mapped)]) if along_row else [*range(len(mapped))]
+            if mapped != rows or not (inner == outer or along_row):
                 return None
         elif op.opcode not in ("reshape", "copy", "opt-barrier", "bitcast", "bitcast-convert") or inner != outer:
             return None
@@ -224,6 +243,16 @@ def suffix_reduction(op: hlo.ReduceOp) -> int:
     if not count or sorted(folded) != list(range(len(kept) - count, len(kept))):
         return 0
     return count
+
+
+def inner_reduction(op: hlo.ReduceOp) -> tuple[int, ...]:
+    """The non-1 dims that a single-operand reduction folds, where others stand after them; else none."""
+    if len(op.sources) != 2:
+        return ()
+    dims = hlo.shape_of(op.sources[0]).dims
+    kept = [axis for axis, size in enumerate(dims) if size != 1]
+    folded = tuple(sorted(kept.index(axis) for axis in op.dimensions.data if axis in kept))
+    return folded if folded and folded[-1] < len(kept) - 1 else ()
 
 
 def prefix_reduction(op: hlo.ReduceOp) -> int:

@@ -8,7 +8,7 @@ from math import prod
 
 from neuronx_cc.codegen.context import Context, squeezed
 from neuronx_cc.codegen.emission.views import View, coalesce
-from neuronx_cc.codegen.formation.graph import Kernel, base
+from neuronx_cc.codegen.formation.graph import Kernel, base, squeeze
 from neuronx_cc.codegen.movement.transfer import transfer
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.program import Stream
@@ -22,6 +22,7 @@ axis does not decide the partitions."""
 def axes_view(view: View, kernel: Kernel) -> View:
     """A view of a full or row value, with the axes of the kernel as its dims."""
     view = squeezed(view)
+    view = view.of(tuple(kernel.in_order(view.dims)))
     if not kernel.joined:
         return view
     pending, dims = iter(view.dims), []
@@ -33,7 +34,11 @@ def axes_view(view: View, kernel: Kernel) -> View:
 
 def value_view(view: View, kernel: Kernel, dims: Sequence[int]) -> View | None:
     """A view of the kernel's axes as one of a value of ``dims``; None where that is no view."""
-    return view.reshape(dims) if kernel.joined else unsqueezed(view, dims)
+    own = squeeze(tuple(dims))
+    apart = view.reshape(kernel.in_order(own)) if kernel.joined else view
+    if apart is not None and len(own) == len(kernel.order):
+        apart = apart.transpose([kernel.order.index(dim) for dim in range(len(own))])
+    return None if apart is None else unsqueezed(apart, dims)
 
 
 def full_view(view: View, kernel: Kernel) -> View:

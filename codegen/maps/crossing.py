@@ -17,7 +17,8 @@ from neuronx_cc.codegen.emission.emitter import Emitter
 from neuronx_cc.codegen.emission.tiles import TilePool, tile_in
 from neuronx_cc.codegen.epilogues.work import leave
 from neuronx_cc.codegen.formation.graph import Kernel
-from neuronx_cc.codegen.maps.plan import MapPlan, Partitions, partition_divisor
+from neuronx_cc.codegen.maps.plan import MapPlan
+from neuronx_cc.codegen.maps.spread import Partitions, partition_divisor
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.program import MAX_FREE_DIMS, Stream
 from neuronx_cc.ir.isa.timing import Stage, Timing
@@ -32,7 +33,7 @@ MOST_ELEMENTS = 4096
 
 def takes(context: Context, op: hlo.ReduceOp, rows: int, row: int) -> bool:
     """Whether ``op`` folds few rows that are so long that they fill the partitions, ``row`` elements each."""
-    partitions = _partitions(context, row) if _adds(context, op) and rows <= context.sizes.bank_columns else 0
+    partitions = _partitions(context, row) if adds(context, op) and rows <= context.sizes.bank_columns else 0
     return partitions * LEAST_FILLED >= context.sizes.rows and rows * row <= MOST_ELEMENTS * partitions
 
 
@@ -40,14 +41,14 @@ def candidates(context: Context, kernel: Kernel) -> Iterator[Partitions]:
     """The last axis, which is folded, on the partitions: runs of it, or every so many elements as convolutions do."""
     row, axis = prod(kernel.shape[len(kernel.rows) :]), len(kernel.shape) - 1
     apart = bool(kernel.reduced) and not kernel.folded and kernel.scanned < 0
-    if apart and all(_adds(context, op) for op in folds_of(kernel)):
+    if apart and all(adds(context, op) for op in folds_of(kernel)):
         size = _partitions(context, kernel.shape[axis])
         if size and row <= MOST_ELEMENTS * size:
             for inner in sorted({1, kernel.shape[axis] // size}):
                 yield Partitions(axis, size, inner)
 
 
-def _adds(context: Context, op: hlo.ReduceOp) -> bool:
+def adds(context: Context, op: hlo.ReduceOp) -> bool:
     types = {hlo.shape_of(value).dtype for value in (op.sources[0], op.results[0])}
     return types == {"f32"} and context.combiners.get(op.to_apply.data[0]) == "add"
 

@@ -11,7 +11,6 @@ from neuronx_cc.codegen.formation.graph import base, squeeze
 from neuronx_cc.codegen.maps.axes import axes_view, full_view, is_small, laid_out, value_view
 from neuronx_cc.codegen.maps.plan import (
     MapPlan,
-    Partitions,
     held_rows,
     is_column,
     lies_across,
@@ -20,6 +19,7 @@ from neuronx_cc.codegen.maps.plan import (
     resident_bytes,
     resident_view,
 )
+from neuronx_cc.codegen.maps.spread import Partitions
 from neuronx_cc.codegen.maps.stored import stored_home
 from neuronx_cc.codegen.movement.transfer import transfer
 from neuronx_cc.codegen.movement.transpose_kernel import turn_squares
@@ -62,7 +62,8 @@ def choose_input(context: Context, plan: MapPlan, value: hlo.SSAValue) -> View:
     across = lies_across(full_view(dense, plan.kernel), plan.partitions, context.timing)
     if not isinstance(value.owner, hlo.BroadcastOp) and not across:
         return full_view(context.dense(value), plan.kernel)
-    return full_view(_transposed(context, value, plan.partitions.axis), plan.kernel)
+    dims = plan.kernel.in_order([dim for dim, size in enumerate(hlo.shape_of(value).dims) if size != 1])
+    return full_view(_transposed(context, value, dims[plan.partitions.axis]), plan.kernel)
 
 
 def _column_as_rows(context: Context, value: hlo.SSAValue, column: View, plan: MapPlan) -> View | None:
@@ -104,19 +105,14 @@ def _is_cut(view: View, plan: MapPlan) -> bool:
     return not rest or all(view.slice(axis, *part) is not None for part in ((0, size - rest), (size - rest, rest)))
 
 
-def _transposed(context: Context, value: hlo.SSAValue, axis: int) -> View:
-    """A copy of ``value`` in HBM whose outermost dim is the one on the partitions, of what is repeated only once."""
+def _transposed(context: Context, value: hlo.SSAValue, dim: int) -> View:
+    """A copy of ``value`` in HBM whose outermost dim is ``dim``, of what is repeated only once."""
     shape = hlo.shape_of(value)
     if isinstance(value, hlo.OpResult) and isinstance(value.op, hlo.BroadcastOp):
-        dim, dimensions = [dim for dim, size in enumerate(shape.dims) if size != 1][axis], value.op.dimensions.data
-        source = hlo.shape_of(value.op.operand).dims
+        dimensions, source = value.op.dimensions.data, hlo.shape_of(value.op.operand).dims
         if dim in dimensions and source[place := dimensions.index(dim)] != 1:
-            return _transposed(context, value.op.operand, len(squeeze(source[:place]))).broadcast(
-                shape.dims, dimensions
-            )
-    target = outermost(
-        context.own_hbm(base(value), shape), [dim for dim, size in enumerate(shape.dims) if size != 1][axis : axis + 1]
-    )
+            return _transposed(context, value.op.operand, place).broadcast(shape.dims, dimensions)
+    target = outermost(context.own_hbm(base(value), shape), [dim])
     if not transfer(context.builder, target, context.hbm(value), Stream.DMA_LOAD, force=True):
         transfer(context.builder, target, context.dense(value), Stream.DMA_LOAD, force=True)
     context.homes.setdefault(value, []).append(target)

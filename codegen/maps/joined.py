@@ -15,27 +15,25 @@ from typing import NamedTuple
 from neuronx_cc.codegen.context import Context, as_stored
 from neuronx_cc.codegen.emission.views import Atom, View, coalesce, outermost, unplaced
 from neuronx_cc.codegen.formation.graph import Kernel, base
-from neuronx_cc.codegen.maps import crossing
+from neuronx_cc.codegen.maps import crossing, inner_rows
 from neuronx_cc.codegen.maps.ahead import along_rows
 from neuronx_cc.codegen.maps.axes import SMALL_SHARE, axes_view, full_view, is_small, minor_axis, varying
 from neuronx_cc.codegen.maps.lifetimes import Member
 from neuronx_cc.codegen.maps.plan import (
     COPIED,
     MapPlan,
-    Partitions,
     choose_partitions,
     counted_axes,
     external_operands,
     lies_across,
     lies_along,
     only_stored,
-    partition_divisor,
     partitions_of,
     resident_bytes,
     results_of,
-    streaming_partitions,
 )
 from neuronx_cc.codegen.maps.space import BUFFERS, streamed_elements
+from neuronx_cc.codegen.maps.spread import Partitions, partition_divisor, streaming_partitions
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.program import Stream
 from neuronx_cc.ir.isa.timing import F32, NOTHING, Stage, Timing, total
@@ -91,6 +89,7 @@ def candidates(context: Context, first: MapPlan, external: Sequence[hlo.SSAValue
             for partitions in (
                 choose_partitions(context, plan, kept, stored),
                 *_in_runs(context.timing, joined),
+                *(inner_rows.options(context.timing, joined) if joined.order else ()),
                 *_along_columns(joined),
                 *crossing.candidates(context, joined),
             ):
@@ -237,7 +236,7 @@ def problem_of(
             transposed |= bool(on_chip) and _is_transposed(kernel, value)
             (moves if on_chip else loaded).append(array)
     for value in results:
-        array = _array(kernel, partitions, value, prod(hlo.shape_of(value).dims), _as_read(plan, value))
+        array = _array(context.timing, kernel, partitions, value, prod(hlo.shape_of(value).dims), _as_read(plan, value))
         alone = first.partitions is None and _stays(context, plan, value, step)
         if only_stored(context, [value], step) or not (alone or _stays(context, first, value, step)):
             stored.append(array)
@@ -269,8 +268,10 @@ def _incoming(context: Context, plan: MapPlan, value: hlo.SSAValue, elements: in
     partitions, lies = plan.partitions or Partitions(-1, 1, 1), as_stored(value) if home.in_sbuf else home
     lies = None if lies is None else full_view(lies, kernel)
     if lies is None or not kernel.reduced or max(varying(lies), default=0) < len(kernel.rows):
-        return _array(kernel, partitions, value, elements, None if home.in_sbuf else lies), 0
-    array = _array(kernel, partitions, value, elements, lies)
+        return _array(timing, kernel, partitions, value, elements, None if home.in_sbuf else lies), 0
+    array = _array(timing, kernel, partitions, value, elements, lies)
+    if kernel.order and minor_axis(lies) == plan.along:
+        return array, 0  # in runs that suit its tiles
     ordered = array._replace(run=max(array.run, timing.long_run))
     here, there = (timing.transfer(*each).bound for each in (array, ordered))
     slow = here > there + COPIED * (there + timing.transfer_latency)
@@ -293,9 +294,11 @@ def _reads_alone(kernel: Kernel, value: hlo.SSAValue) -> bool:
 
 
 def _as_read(plan: MapPlan, value: hlo.SSAValue) -> View | None:
-    """A result in HBM with its last axis outermost, if it comes to lie so."""
-    shape = plan.kernel.shape
-    dense = unplaced(hlo.shape_of(value).dtype, shape)
+    """A result in HBM, if it comes to lie there in another order than the axes: its ops', or the last one outermost."""
+    shape, own = plan.kernel.shape, hlo.shape_of(value)
+    if plan.kernel.order and not plan.kernel.is_row(own):
+        return axes_view(unplaced(own.dtype, own.dims), plan.kernel)
+    dense = unplaced(own.dtype, shape)
     return outermost(dense, (len(shape) - 1,)) if plan.spreads_rows or plan.gives_transposed(value) else None
 
 
@@ -307,7 +310,7 @@ def _counts(context: Context, kernel: Kernel) -> tuple[int, int]:
 
 
 def _array(
-    kernel: Kernel, partitions: Partitions, value: hlo.SSAValue, elements: int, view: View | None = None
+    timing: Timing, kernel: Kernel, partitions: Partitions, value: hlo.SSAValue, elements: int, view: View | None = None
 ) -> Array:
     """``elements`` of ``value`` on ``partitions``; neighbours on neighbouring ones move by rows (``column_kernel``).
 
@@ -317,7 +320,10 @@ def _array(
     dims, width = kernel.rows if kernel.is_row(shape) else kernel.shape, itemsize(shape.dtype)
     run = partitions.inner * prod(dims[partitions.axis + 1 :])
     if view is not None and kernel.reduced and varying(view) != [partitions.axis]:
-        return Array(elements * width, _run(view, partitions))
+        run = _run(view, partitions)
+        if kernel.order and len(kernel.rows) <= max(varying(view), default=-1):
+            run = min(run, width * inner_rows.run(timing, kernel, partitions))
+        return Array(elements * width, run)
     if run > 1:
         return Array(elements * width, run * width)
     strides = [atom.stride for atom in view.dims[partitions.axis]] if view is not None else []

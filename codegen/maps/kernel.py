@@ -21,7 +21,7 @@ from neuronx_cc.codegen.emission.tiles import TilePool
 from neuronx_cc.codegen.emission.views import View
 from neuronx_cc.codegen.formation.columns import sections_of, sums_in
 from neuronx_cc.codegen.formation.graph import Kernel, trace
-from neuronx_cc.codegen.maps import transposed
+from neuronx_cc.codegen.maps import apart, transposed
 from neuronx_cc.codegen.maps.ahead import copy_ahead
 from neuronx_cc.codegen.maps.area import Area, is_cut_by
 from neuronx_cc.codegen.maps.axes import axes_view, full_view
@@ -51,17 +51,11 @@ from neuronx_cc.codegen.maps.operands import Operands
 from neuronx_cc.codegen.maps.overlap import BODY, UNROLL, Overlap, Tiles, overlap_of, tile_count
 from neuronx_cc.codegen.maps.partitions import defer_partitions
 from neuronx_cc.codegen.maps.parts import LEAST_TILE, fitting, too_long
-from neuronx_cc.codegen.maps.plan import (
-    MapPlan,
-    Partitions,
-    counted_axes,
-    divides,
-    partition_divisor,
-    results_of,
-)
+from neuronx_cc.codegen.maps.plan import MapPlan, counted_axes, results_of
 from neuronx_cc.codegen.maps.row_reduction import sums_of
 from neuronx_cc.codegen.maps.scanned import cuts_rows, handed_on
 from neuronx_cc.codegen.maps.space import Views, loops_of, tile_space
+from neuronx_cc.codegen.maps.spread import Partitions, divides, partition_divisor
 from neuronx_cc.codegen.maps.staged import Sections
 from neuronx_cc.codegen.maps.stages import choose as choose_stages
 from neuronx_cc.codegen.maps.stages import stages_of
@@ -90,9 +84,10 @@ def lower(context: Context, kernel: Kernel, member: Member, step: int) -> None:
     # column sums come last: what they read stays while TensorE is at it, and no engine waits to write over it
     kernel.ops.sort(key=kernel.sums_columns)
     along = cuts_rows(context, kernel, member)
-    for part in fitting(context, kernel, member, step):
+    kernels = apart.parts_of(context, kernel, member)
+    for part in chain.from_iterable(fitting(context, each, member, step) for each in kernels):
         first = part.ops[0]
-        alone = len(part.ops) == 1 and part.sums_columns(first)
+        alone = len(part.ops) == 1 and (part.sums_columns(first) or bool(part.order))
         if isinstance(first, hlo.ReduceOp) and (alone or too_long(context, part, member)):
             reduce_kernel.lower(context, first, step)
         else:

@@ -14,8 +14,9 @@ from neuronx_cc.codegen.formation.graph import Kernel
 from neuronx_cc.codegen.maps import order as map_order
 from neuronx_cc.codegen.maps.between import MOST_KEPT, cut_by, finest, gathered
 from neuronx_cc.codegen.maps.parts import LEAST_TILE
-from neuronx_cc.codegen.maps.plan import MapPlan, Partitions, resident_view
+from neuronx_cc.codegen.maps.plan import MapPlan, resident_view
 from neuronx_cc.codegen.maps.space import loops_of, streamed_elements
+from neuronx_cc.codegen.maps.spread import Partitions
 from neuronx_cc.codegen.movement import crossed
 from neuronx_cc.codegen.movement.relayout_plan import dims_of, direct_run, ordered
 from neuronx_cc.ir.isa.program import Space

@@ -48,7 +48,7 @@ def fitting(context: Context, kernel: Kernel, member: Member, step: int) -> Iter
     for ops in (kernel.ops[:cut], kernel.ops[cut:]):
         part = replace(kernel, ops=ops, folded=kernel.folded if any(map(kernel.sums_columns, ops)) else 0)
         if len(ops) == 1 and not isinstance(ops[0], hlo.ReduceOp):
-            part = replace(part, reduced=0, shape=squeeze(ops[0].shape.dims))
+            part = replace(part, reduced=0, shape=squeeze(ops[0].shape.dims), order=())
         member.update({op.results[0]: part for op in ops})
         parts.append(part)
     for part in parts:

@@ -10,12 +10,22 @@ from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.emission.accesses import Alloc
 from neuronx_cc.codegen.emission.views import Affine, Atom, View
 from neuronx_cc.codegen.formation.graph import Kernel, base, squeeze, trace
+from neuronx_cc.codegen.maps import inner_rows
 from neuronx_cc.codegen.maps.axes import (
     SMALL_SHARE,
     full_view,
     is_laid_out,
     unsqueezed,
     value_view,
+)
+from neuronx_cc.codegen.maps.spread import (
+    LEAST_CUT,
+    Partitions,
+    divides,
+    fill_partitions,
+    is_short,
+    partition_divisor,
+    streaming_partitions,
 )
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.program import Space, Stream
@@ -25,25 +35,12 @@ from neuronx_cc.passes.analysis import stored
 
 COPIED = 3
 """How often a copy moves an array, besides the one time that it is loaded or stored without."""
-LEAST_CUT = 2048
-"""Elements a partition from which it pays to cut an axis that no number of partitions divides."""
-CUT_STEPS = 1.1
-"""How many times the tiles that are least an axis may take before it is cut into full ones and a rest."""
 WORTH_STAYING = 3
 """What stays on chip is best left with whole rows on partitions, unless the DMA is so many times slower for that."""
 LEAST_ROW = 64
 """Elements of a row of a vector that is worth turning on chip."""
 RESIDENT_STEPS = 48
 """A value whose last use is more kernels away than this does not stay on chip."""
-
-
-@dataclass(frozen=True, slots=True)
-class Partitions:
-    """Which elements lie on the partitions: index along ``axis`` is (outer, partition, inner)."""
-
-    axis: int
-    size: int
-    inner: int
 
 
 @dataclass(slots=True)
@@ -61,7 +58,7 @@ class MapPlan:
 
     def gives_transposed(self, value: hlo.SSAValue) -> bool:
         """Whether rows lie across memory, and all that reads the result ``value`` wants it so as well."""
-        if self.along < 0 or self.spreads_rows or self.kernel.is_row(hlo.shape_of(value)):
+        if self.along < 0 or self.spreads_rows or self.kernel.order or self.kernel.is_row(hlo.shape_of(value)):
             return False
         last = hlo.shape_of(value).rank - 1
         readers = [use.operation for use in value.uses if use.operation not in self.kernel.ops]
@@ -129,6 +126,8 @@ def choose_partitions(
             if partitions is not None and partitions.axis < row_axes and partitions.axis != kernel.scanned:
                 votes[partitions] = votes.get(partitions, 0) + prod(hlo.shape_of(value).dims)
                 elements[partitions] = elements.get(partitions, 0) + prod(hlo.shape_of(base(value)).dims)
+    if kernel.order and not votes:
+        return inner_rows.options(context.timing, kernel)[0]
     largest = max(map(prod, {op.shape.dims for op in kernel.ops}), default=1)
     if kernel.scanned >= 0:
         # a partition of several rows would leave single elements of the others' arrays to the DMA
@@ -155,17 +154,11 @@ def choose_partitions(
         (partition_divisor(kernel.shape[axis]) for axis in axes[:-1]), default=0
     ):
         axes = axes[:-1]  # neighbours in memory go to one partition
-    partitions = _fill_partitions(kernel.shape, axes, not kernel.reduced)
+    partitions = fill_partitions(kernel.shape, axes, not kernel.reduced)
     worth = 1 if stores and not kernel.reduced else WORTH_STAYING
-    if kernel.scanned < 0 and _is_short(context.timing, kernel.shape, partitions, worth):
+    if kernel.scanned < 0 and is_short(context.timing, kernel.shape, partitions, worth):
         return streaming_partitions(context.timing, kernel.shape, rows)
     return partitions
-
-
-def _is_short(timing: Timing, shape: Sequence[int], partitions: Partitions, worth: int) -> bool:
-    """Whether rows are so short, ``worth`` times, that the DMA moves several of them together."""
-    run = prod(shape[partitions.axis + 1 :]) * 4
-    return run > 4 and worth * run < timing.long_run
 
 
 def counted_axes(plan: MapPlan) -> set[int]:
@@ -182,61 +175,20 @@ def is_column(shape: Sequence[int], partitions: Partitions) -> bool:
     return partitions.inner == 1 and not rest and partitions.size >= LEAST_ROW and 1 < rows <= 128
 
 
-def _fill_partitions(shape: Sequence[int], axes: Sequence[int], flat: bool) -> Partitions:
-    """The axis out of ``axes`` that fills most partitions; a ``flat`` space of one axis is cut into equal runs.
-
-    Where that fills few of them with much, a long axis is taken whose last elements are a box of their own.
-    """
-    axis = max(axes, key=lambda axis: (partition_divisor(shape[axis]), axis))
-    size = partition_divisor(shape[axis])
-    longest = max(axes, key=lambda axis: shape[axis])
-    if shape[longest] > 128:
-        steps, cut = shape[axis] // size, -(-shape[longest] // 128)
-        if (axis == longest and steps > CUT_STEPS * cut) or (size < 32 and prod(shape) > size * LEAST_CUT):
-            return Partitions(longest, 128, shape[longest] // 128)
-    if len(shape) == 1 and flat:
-        return Partitions(axis, size, shape[axis] // size)
-    return Partitions(axis, size, 1)
-
-
 def resident_layout(timing: Timing, shape: hlo.Shape, most: int) -> tuple[int, Callable[[Alloc], View]] | None:
     """Bytes a partition, and the view in a buffer, of an array laid out as most kernels would; None above ``most``."""
     dims = squeeze(shape.dims)
     size = itemsize(shape.dtype)
     if not dims:
         return size, lambda alloc: View(alloc, shape.dtype, Affine(alloc.lo), tuple(() for _ in shape.dims))
-    partitions = _fill_partitions(dims, range(max(1, len(dims) - 1)), True)
-    if _is_short(timing, dims, partitions, WORTH_STAYING):
+    partitions = fill_partitions(dims, range(max(1, len(dims) - 1)), True)
+    if is_short(timing, dims, partitions, WORTH_STAYING):
         several = streaming_partitions(timing, dims, range(len(dims)))
         partitions = several if divides(dims, several) else partitions
     nbytes = prod(dims) // partitions.size * size
     if not divides(dims, partitions) or nbytes > most:
         return None
     return nbytes, lambda alloc: unsqueezed(resident_view(alloc, shape.dtype, dims, partitions), shape.dims)
-
-
-def divides(shape: Sequence[int], partitions: Partitions) -> bool:
-    """Whether ``partitions`` hold equal parts of their axis."""
-    return shape[partitions.axis] % (partitions.size * partitions.inner) == 0
-
-
-def streaming_partitions(timing: Timing, shape: Sequence[int], axes: Sequence[int]) -> Partitions:
-    """Partitions of a kernel that reads and writes HBM: as many as possible, each with a long contiguous run."""
-
-    def worth(axis: int) -> float:
-        partitions = min(128, shape[axis])
-        run = shape[axis] // partitions * prod(shape[axis + 1 :]) * 4
-        return partitions * min(1.0, run / timing.long_run)
-
-    axis = max(axes, key=lambda axis: (worth(axis), -axis))
-    whole = partition_divisor(shape[axis])
-    size = whole if whole >= 96 else min(128, shape[axis])
-    return Partitions(axis, size, shape[axis] // size)
-
-
-def partition_divisor(size: int, most: int = 128) -> int:
-    """Largest divisor that fits the partitions, or ``most`` of them."""
-    return next(count for count in range(min(most, size), 0, -1) if size % count == 0)
 
 
 def lies_along(full: View, plan: MapPlan) -> bool:

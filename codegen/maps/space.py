@@ -12,7 +12,8 @@ from neuronx_cc.codegen.emission.builder import Block
 from neuronx_cc.codegen.emission.views import Atom, IterSpace, View, align
 from neuronx_cc.codegen.maps import order as map_order
 from neuronx_cc.codegen.maps.axes import full_view
-from neuronx_cc.codegen.maps.plan import MapPlan, Partitions, resident_view
+from neuronx_cc.codegen.maps.plan import MapPlan, resident_view
+from neuronx_cc.codegen.maps.spread import Partitions
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.program import Space
 from neuronx_cc.ir.isa.timing import Timing

@@ -14,7 +14,8 @@ from neuronx_cc.codegen.emission.views import Atom, View, outermost, unplaced
 from neuronx_cc.codegen.formation.graph import Kernel
 from neuronx_cc.codegen.maps.axes import full_view, value_view
 from neuronx_cc.codegen.maps.moved import moved
-from neuronx_cc.codegen.maps.plan import MapPlan, divides, resident_view
+from neuronx_cc.codegen.maps.plan import MapPlan, resident_view
+from neuronx_cc.codegen.maps.spread import divides
 from neuronx_cc.codegen.movement.straight import direct
 from neuronx_cc.codegen.movement.transfer import nanoseconds, stored_ns
 from neuronx_cc.ir import hlo
@@ -96,6 +97,6 @@ def _time(context: Context, plan: MapPlan, value: hlo.SSAValue, inputs: Sequence
 def partitions_first(home: View, kernel: Kernel, axis: int) -> View:
     """``home`` with the dims outermost, of those that are not 1, that the kernel's ``axis`` is."""
     counts = kernel.joined or (1,) * (axis + 1)
-    dims = [dim for dim, size in enumerate(home.shape) if size != 1]
+    dims = kernel.in_order([dim for dim, size in enumerate(home.shape) if size != 1])
     start = sum(counts[:axis])
     return outermost(home, dims[start : start + counts[axis]])

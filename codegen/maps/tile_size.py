@@ -79,12 +79,10 @@ def whole_runs(
     memory are of neighbouring rows; ``most`` fit.
     """
     row = prod(size for size, folded in zip(sizes, reduced, strict=True) if folded)
-    if plan.spreads_rows:
-        return min(elements, builder.sizes.bank_columns * row)
-    if not plan.kernel.reduced or plan.kernel.scanned >= 0 or reduced[-1]:
-        return elements
-    run = min(sizes[-1], builder.timing.long_run // itemsize("f32"))
-    return max(elements, min(most, row * run))
+    if plan.kernel.reduced and plan.kernel.scanned < 0 and reduced and not reduced[-1]:
+        run = min(sizes[-1], builder.timing.long_run // itemsize("f32"))
+        elements = max(elements, min(most, row * run))
+    return min(elements, builder.sizes.bank_columns * row) if plan.spreads_rows else elements
 
 
 def _tiles(timing: Timing, loads: Sequence[Block], stores: Sequence[Block], whole: int, ops: int, most: int) -> int:

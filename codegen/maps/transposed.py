@@ -17,7 +17,8 @@ from neuronx_cc.codegen.emission.emitter import Emitter
 from neuronx_cc.codegen.emission.tiles import TilePool, tile_in
 from neuronx_cc.codegen.emission.views import Atom, View, coalesce
 from neuronx_cc.codegen.maps.axes import full_view, minor_axis
-from neuronx_cc.codegen.maps.plan import MapPlan, Partitions, load_stream, partition_divisor
+from neuronx_cc.codegen.maps.plan import MapPlan, load_stream
+from neuronx_cc.codegen.maps.spread import Partitions, partition_divisor
 from neuronx_cc.codegen.movement.halves import HALVES, halves_of, part_of
 from neuronx_cc.codegen.movement.transfer import copy
 from neuronx_cc.ir import hlo

@@ -8,7 +8,8 @@ from jax import lax
 
 from neuronx_cc.codegen.emission.memory import Alloc
 from neuronx_cc.codegen.emission.views import linear
-from neuronx_cc.codegen.maps.plan import Partitions, lies_across
+from neuronx_cc.codegen.maps.plan import lies_across
+from neuronx_cc.codegen.maps.spread import Partitions
 from neuronx_cc.ir.isa.program import Space
 from neuronx_cc.ir.isa.timing import Timing
 from neuronx_cc.runtime.clock_regions import simulate
