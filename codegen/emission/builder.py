@@ -74,8 +74,19 @@ class Block:
         """Other dims from the same place."""
         return Block(self.alloc, self.dtype, self.offset, dims, self.partition)
 
+    @property
+    def is_dense(self) -> bool:
+        """Whether elements of the free dims lie side by side, in order."""
+        step = itemsize(self.dtype)
+        for atom in reversed(self.dims[1:]):
+            if atom.size > 1 and atom.stride != step:
+                return False
+            step *= atom.size
+        return True
+
     def flat(self) -> Block:
         """The free dims of a dense tile as one."""
+        assert self.is_dense, "elements that do not lie side by side are no run"
         size = itemsize(self.dtype)
         return self.of((self.dims[0], Atom(prod([atom.size for atom in self.dims[1:]]), size)))
 

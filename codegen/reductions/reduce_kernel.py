@@ -231,7 +231,7 @@ class _Reduce:
         kept, folded = ([at for at, dim in enumerate(dims) if dim.kept is which] for which in (True, False))
         if all(tile[dim].size == 1 for dim in folded):
             part = source.select([0, *(dim + 1 for dim in kept)])
-            if part.dtype == acc:
+            if part.dtype == acc and part.is_dense:
                 return part
             sums = self._tile("sums", [atom.size for atom in part.dims[1:]], acc, part.dims[0].size)
             self.emitter.copy(sums, part)
