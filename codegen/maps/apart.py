@@ -13,6 +13,7 @@ from math import prod
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.formation.graph import Kernel, base, squeeze, trace
 from neuronx_cc.codegen.maps import inner_rows
+from neuronx_cc.codegen.maps.axes import full_view
 from neuronx_cc.codegen.maps.lifetimes import Member, last_uses, tiles_alive
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.types import itemsize
@@ -32,13 +33,21 @@ def parts_of(context: Context, kernel: Kernel, member: Member) -> list[Kernel]:
     given = dict.fromkeys(x for x in operands if trace(x, kernel, member) is None and context.splat(x) is None)
     loaded = [x for x in given if hlo.shape_of(base(x)).size == prod(kernel.shape)]
     alive = BUFFERS * tiles_alive(kernel, loaded, last_uses(kernel, member)).element_bytes / itemsize("f32")
-    alive *= context.sizes.sbuf_bytes / max(1.0, ROOM * context.builder.sbuf.largest_gap())
+    beside = sum(_bytes_on_each(context, kernel, x, best.axis) for x in given if x not in loaded)
+    alive *= context.sizes.sbuf_bytes / max(1.0, ROOM * context.builder.sbuf.largest_gap() - BUFFERS * beside)
     run, wanted = (inner_rows.run(timing, kernel, best, arrays) for arrays in (alive, inner_rows.ALIVE))
     if 2 * run >= min(wanted, timing.long_run // itemsize("f32")):
         return [kernel]
     parts = _apart(kernel, member)
     member.update({op.results[0]: part for part in parts for op in part.ops})
     return parts
+
+
+def _bytes_on_each(context: Context, kernel: Kernel, value: hlo.SSAValue, axis: int) -> int:
+    """Of ``value`` on each partition, which hold parts of ``axis``."""
+    view = full_view(context.views(value)[0], kernel)
+    sizes = (atom.size for at, atoms in enumerate(view.dims) if at != axis for atom in atoms if atom.stride)
+    return prod(sizes) * itemsize(view.dtype)
 
 
 def _apart(kernel: Kernel, member: Member) -> list[Kernel]:
