@@ -16,7 +16,7 @@ from neuronx_cc.codegen.emission.frames import Frame
 from neuronx_cc.codegen.emission.memory import Arena
 from neuronx_cc.codegen.emission.sync import Synchroniser
 from neuronx_cc.codegen.emission.views import Affine as Affine
-from neuronx_cc.codegen.emission.views import Atom, View
+from neuronx_cc.codegen.emission.views import Atom, View, run_of
 from neuronx_cc.ir.errors import CompileError, Loc
 from neuronx_cc.ir.isa.program import (
     MAX_FREE_DIMS,
@@ -77,12 +77,8 @@ class Block:
     @property
     def is_dense(self) -> bool:
         """Whether elements of the free dims lie side by side, in order."""
-        step = itemsize(self.dtype)
-        for atom in reversed(self.dims[1:]):
-            if atom.size > 1 and atom.stride != step:
-                return False
-            step *= atom.size
-        return True
+        size, atoms = itemsize(self.dtype), [atom for atom in self.dims[1:] if atom.size > 1]
+        return run_of(atoms, size) == size * prod(atom.size for atom in atoms)
 
     def flat(self) -> Block:
         """The free dims of a dense tile as one."""
