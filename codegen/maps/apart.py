@@ -15,6 +15,7 @@ from neuronx_cc.codegen.formation.graph import Kernel, base, squeeze, trace
 from neuronx_cc.codegen.maps import inner_rows
 from neuronx_cc.codegen.maps.axes import full_view
 from neuronx_cc.codegen.maps.lifetimes import Member, last_uses, tiles_alive
+from neuronx_cc.codegen.maps.plan import MapPlan, external_operands
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.types import itemsize
 
@@ -29,8 +30,7 @@ def parts_of(context: Context, kernel: Kernel, member: Member) -> list[Kernel]:
     if not kernel.order:
         return [kernel]
     timing, best = context.timing, inner_rows.options(context.timing, kernel)[0]
-    operands = (x for op in kernel.ops for x in op.sources)
-    given = dict.fromkeys(x for x in operands if trace(x, kernel, member) is None and context.splat(x) is None)
+    given = external_operands(context, MapPlan(kernel), member)
     loaded = [x for x in given if hlo.shape_of(base(x)).size == prod(kernel.shape)]
     alive = BUFFERS * tiles_alive(kernel, loaded, last_uses(kernel, member)).element_bytes / itemsize("f32")
     beside = sum(_bytes_on_each(context, kernel, x, best.axis) for x in given if x not in loaded)

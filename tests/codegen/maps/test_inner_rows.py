@@ -29,6 +29,10 @@ def functions(axes: tuple[int, ...]) -> dict[str, Callable[..., Any]]:
     def positions(x: Any) -> Any:
         return jax.lax.broadcasted_iota(jnp.int32, x.shape, axes[-1])
 
+    def places(x: Any) -> Any:
+        dims = [size if axis == axes[-1] else 1 for axis, size in enumerate(x.shape)]
+        return jnp.arange(x.shape[axes[-1]], dtype=x.dtype).reshape(dims)
+
     def masked(x: Any, *_: Any) -> Any:
         first = jax.lax.broadcasted_iota(jnp.int32, x.shape, 0)
         return jax.nn.softmax(jnp.where(positions(x) <= 2 * first, x, -1e30), axes)
@@ -41,6 +45,7 @@ def functions(axes: tuple[int, ...]) -> dict[str, Callable[..., Any]]:
         "of rows and more": lambda x, w, r: (x / (jnp.abs(x).max(**kept) + r * r + 1), x.sum(**kept)),
         "masked": masked,
         "counted": lambda x, w, r: x - (x * positions(x)).mean(**kept) * w,
+        "places": lambda x, w, r: x - (x * places(x)).mean(**kept),
         "reversed": lambda x, w, r: norm(x[..., ::-1]) + x,
         "transposed": lambda x, w, r: jnp.moveaxis(norm(x), axes[-1], -1),
         "chained": lambda x, w, r: jax.nn.softmax(norm(x) * w, -1),
@@ -84,6 +89,14 @@ def test_values_on_a_small_machine(seed: int) -> None:
     function, arrays = draw(seed)
     relative = 3e-5 if arrays[0].dtype == np.float32 else 2e-2
     check_function(function, *arrays, relative=relative, machine=QUARTER)
+
+
+@pytest.mark.parametrize("size", [24, 48, 129])
+def test_counts_along_columns(size: int) -> None:
+    """The weights of a resized image: both its dims are counted along."""
+    x = np.random.default_rng(0).standard_normal((2, size, 9, 5)).astype(np.float32)
+    check_function(lambda x: jax.image.resize(x, (2, 2 * size, 18, 5), "linear"), x)
+    check_function(lambda x: jax.image.resize(x, (2, size // 2, 4, 5), "cubic"), x, relative=3e-5)
 
 
 def time(function: Callable[..., Any], dims: Sequence[int]) -> float:
