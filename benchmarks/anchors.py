@@ -8,11 +8,11 @@ above 1.1 means that the real chip is quicker; where ours is more than 10 % quic
 """
 
 import argparse
-import math
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import geometric_mean
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "examples"))
@@ -117,7 +117,7 @@ def main() -> None:
         why = f": {anchor.why}" if anchor is not None and anchor.why and ratios[-1] < 0.9 else ""
         mark = " slower than the chip" if ratios[-1] > 1.1 else ""
         print(f"{name:<14}{published:>13.3f}{ours:>9.3f}{ratios[-1]:>7.2f}  {source}{mark}{why}", flush=True)
-    print(f"geometric mean {math.exp(sum(map(math.log, ratios)) / len(ratios)):.2f}")
+    print(f"geometric mean {geometric_mean(ratios):.2f}")
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ postamble; no values are computed.
 import argparse
 import math
 from collections.abc import Iterator
+from statistics import geometric_mean
 from typing import Any
 
 import jax
@@ -75,7 +76,7 @@ def main() -> None:
         ratios.append(us / bound)
         made = max(0, executable.program.hbm_bytes - arrays) / 1e6
         print(f"{rows:6} {depth:5} {heads:5} {causal!s:>6} {us:9.1f} {bound:9.1f} {us / bound:6.2f} {made:8.1f}")
-    print(f"geometric mean {math.exp(sum(map(math.log, ratios)) / len(ratios)):.2f}, worst {max(ratios):.2f}")
+    print(f"geometric mean {geometric_mean(ratios):.2f}, worst {max(ratios):.2f}")
 
 
 if __name__ == "__main__":

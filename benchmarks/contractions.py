@@ -12,6 +12,7 @@ import math
 import random
 import time
 from dataclasses import dataclass
+from statistics import geometric_mean
 from typing import Any
 
 import jax
@@ -117,7 +118,7 @@ def main() -> None:
             print(f"does not compile: {problem}: {str(error).splitlines()[0]}")
             continue
         rows.append((us / (bound + 10.0), us, bound, problem))
-    mean = math.exp(sum(math.log(max(ratio, 0.1)) for ratio, *_ in rows) / len(rows))
+    mean = geometric_mean(max(ratio, 0.1) for ratio, *_ in rows)
     over = [sum(ratio > most for ratio, *_ in rows) for most in (2, 5, 20, 100)]
     print(f"{len(rows)} problems: time over (roofline + 10 us) {mean:.2f} in the geometric mean")
     print("above 2, 5, 20, 100 times it: " + ", ".join(map(str, over)))

@@ -14,8 +14,9 @@ import json
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import exp, log, prod
+from math import prod
 from pathlib import Path
+from statistics import geometric_mean as mean
 from typing import Any
 
 import jax
@@ -153,11 +154,6 @@ class Case:
         inputs = [np.broadcast_to(np.zeros((), each.dtype), each.shape) for each in self.inputs]
         report = self.executable().run(inputs, timing_only=True, check_races=False).report
         return float(report.summary["total_exec_time"]) * 1e6
-
-
-def mean(ratios: list[float]) -> float:
-    """Geometric."""
-    return exp(sum(map(log, ratios)) / len(ratios))
 
 
 def main() -> None:

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from statistics import geometric_mean
 from typing import Any
 
 import jax
@@ -384,7 +385,7 @@ def report(results: Sequence[Result], pairs: Sequence[tuple[Problem, Problem]]) 
         large = [result.ratio for result in good if result.problem.family == family and not result.small]
         late = [result for result in good if result.problem.family == family and result.small and result.ratio > 1]
         count = sum(result.problem.family == family for result in results)
-        mean = math.exp(sum(map(math.log, large)) / len(large)) if large else math.nan
+        mean = geometric_mean(large) if large else math.nan
         if count:
             print(f"{family:<14}{count:>9}{mean:>16.2f}{sum(ratio > 2 for ratio in large):>9}{len(late):>30}")
     print("\nworst by time over roofline")

@@ -54,6 +54,17 @@ def work(model: Model) -> Work:
     return Work(flops(jaxpr), moved)
 
 
+def work_of(jaxpr: Any) -> Work:
+    """What a program without weights has to do at the least."""
+    return Work(flops(jaxpr), sum(map(nbytes, (*jaxpr.invars, *jaxpr.outvars))))
+
+
+def simulated(lowered: Any, auto_cast: str) -> float:
+    """Seconds on the simulated device; no values are computed."""
+    report = neuronx_cc.compile(lowered, auto_cast=auto_cast).run([], timing_only=True).report
+    return report.time_ns * 1e-9
+
+
 def nbytes(variable: Any) -> int:
     """Bytes of an array of the jaxpr."""
     size: int = math.prod(variable.aval.shape) * variable.aval.dtype.itemsize
@@ -130,13 +141,13 @@ def measure(name: str, auto_cast: str) -> str:
     _, again, _ = timed(lambda: executable.run(model.arguments))
     error = differences(result.outputs, model.expected)
     _, peer, _ = timed(model.jitted)
-    simulated = result.report.time_ns * 1e-9
+    seconds = result.report.time_ns * 1e-9
     bound = roofline(work(model), auto_cast)
     missed = ["compile"] if compiling > 1 + COMPILE_BUDGET * count else []
     missed += ["simulator"] if again > SIMULATOR_BUDGET * peer else []
     return (
         f"{name:<13}{auto_cast:<8}{count:>6}{compiling:>7.2f}{compiling / count * 1e6:>6.0f}"
-        f"{simulated * 1e3:>10.3f}{bound * 1e3:>9.3f}{simulated / bound:>7.1f}"
+        f"{seconds * 1e3:>10.3f}{bound * 1e3:>9.3f}{seconds / bound:>7.1f}"
         f"{first - again:>7.2f}{again:>7.2f}{peer:>7.2f}{again / peer:>6.1f}  {error.largest:.1e}  {' '.join(missed)}"
     )
 

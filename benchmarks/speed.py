@@ -15,12 +15,12 @@ import argparse
 import fnmatch
 import gc
 import json
-import math
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from statistics import geometric_mean as mean
 from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "examples"))
@@ -191,11 +191,6 @@ def measure(name: str, work: Work, repeat: int) -> Row:
     peer_compiled, call = peer(work)
     call()
     return Row(name, later, least(call, repeat), first, compiled, peer_compiled, in_python)
-
-
-def mean(values: Sequence[float]) -> float:
-    """The geometric one."""
-    return math.exp(sum(map(math.log, values)) / len(values))
 
 
 def main() -> int:

@@ -9,10 +9,10 @@ take, the worst last, then those that an earlier run saw at another time.
 
 import argparse
 import json
-import math
 import sys
 import time
 from pathlib import Path
+from statistics import geometric_mean
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "examples"))
@@ -20,10 +20,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "examples"))
 import jax
 import numpy as np
 from lowering import lower
-from programs import Work, flops, inner, nbytes, roofline
+from programs import inner, roofline, simulated, work_of
 from survey_programs import KINDS, Draw
 
-import neuronx_cc
 from neuronx_cc.ir.errors import NeuronError
 
 LATENCY = 10e-6
@@ -46,10 +45,8 @@ def measure(name: str, seed: int, auto_cast: str) -> tuple[str, float, float]:
     program, dims = KINDS[name](Draw(f"{name} {seed}"))
     arrays: list[Any] = [np.ones(each, np.float32) for each in dims]
     jaxpr = jax.make_jaxpr(program)(*arrays).jaxpr
-    work = Work(flops(jaxpr), sum(map(nbytes, (*jaxpr.invars, *jaxpr.outvars))))
-    bound = roofline(work, auto_cast) + LATENCY * (1 + iterations(jaxpr) / 4)
-    executable = neuronx_cc.compile(lower(program, arrays), auto_cast=auto_cast)
-    seconds = executable.run([], timing_only=True).report.time_ns * 1e-9
+    bound = roofline(work_of(jaxpr), auto_cast) + LATENCY * (1 + iterations(jaxpr) / 4)
+    seconds = simulated(lower(program, arrays), auto_cast)
     return " ".join("x".join(map(str, each)) for each in dims), seconds, bound
 
 
@@ -77,20 +74,15 @@ def main() -> None:
             rows.append((seconds / bound, f"{seconds * 1e6:10.1f} us{took:7.2f} s  {name} {seed}: {shapes}"))
     for ratio, line in sorted(rows):
         print(f"{ratio:8.1f}{line}")
-    print(f"{len(rows)} programs: {mean([ratio for ratio, _ in rows]):.2f} times their bounds (geometric mean)")
+    print(f"{len(rows)} programs: {geometric_mean(ratio for ratio, _ in rows):.2f} times their bounds (geometric mean)")
     shared = {key: times[key] / before[key] for key in times if key in before}
     for key, ratio in sorted(shared.items(), key=lambda row: row[1]):
         if abs(ratio - 1) > CHANGED:
             print(f"{ratio:8.3f}{before[key] * 1e6:10.1f} -> {times[key] * 1e6:.1f} us  {key}")
     if shared:
-        print(f"{len(shared)} programs: {mean(list(shared.values())):.3f} of their time before")
+        print(f"{len(shared)} programs: {geometric_mean(shared.values()):.3f} of their time before")
     if options.save:
         options.save.write_text(json.dumps(times, indent=1))
-
-
-def mean(values: list[float]) -> float:
-    """The geometric one."""
-    return math.exp(sum(map(math.log, values)) / len(values))
 
 
 if __name__ == "__main__":

@@ -11,8 +11,8 @@ import argparse
 import sys
 import time
 from collections.abc import Callable
-from math import exp, log
 from pathlib import Path
+from statistics import geometric_mean
 from typing import Any
 
 from programs import Work, roofline
@@ -128,7 +128,7 @@ def main() -> None:
             f"{name:32} {simulated:9.1f} us {ratios[-1]:6.2f} times the roofline, compiled in {taken:5.2f} s",
             flush=True,
         )
-    print(f"geometric mean {exp(sum(map(log, ratios)) / len(ratios)):.2f}")
+    print(f"geometric mean {geometric_mean(ratios):.2f}")
     del library
 
 

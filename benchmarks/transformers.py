@@ -13,6 +13,7 @@ import math
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import geometric_mean
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "examples"))
@@ -192,7 +193,7 @@ def main() -> None:
     print(f"{'model':<20}{'cast':<8}{'us':>9}{'bound':>9}{'ratio':>7}")
     for auto_cast in options.auto_cast:
         ratios = [measure(name, auto_cast, options.constants, options.kernels) for name in options.names or KINDS]
-        mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
+        mean = geometric_mean(ratios)
         print(f"{auto_cast}: geometric mean {mean:.2f}, worst {max(ratios):.2f}", flush=True)
 
 

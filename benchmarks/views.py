@@ -12,6 +12,7 @@ import random
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from statistics import geometric_mean
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "examples"))
@@ -20,9 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from lowering import lower
-from programs import Work, flops, nbytes, roofline
-
-import neuronx_cc
+from programs import roofline, simulated, work_of
 
 Array = np.ndarray[Any, Any]
 SHAPES = (
@@ -81,10 +80,8 @@ def draw(chance: random.Random) -> tuple[str, Callable[..., Any], list[tuple[int
 def measure(program: Callable[..., Any], dims: list[tuple[int, ...]], auto_cast: str) -> tuple[float, float]:
     """Simulated microseconds, and how many times the roofline they are."""
     arrays: list[Array] = [np.ones(each, np.float32) for each in dims]
-    jaxpr = jax.make_jaxpr(program)(*arrays).jaxpr
-    work = Work(flops(jaxpr), sum(map(nbytes, (*jaxpr.invars, *jaxpr.outvars))))
-    executable = neuronx_cc.compile(lower(program, arrays), auto_cast=auto_cast)
-    seconds = executable.run([], timing_only=True).report.time_ns * 1e-9
+    work = work_of(jax.make_jaxpr(program)(*arrays).jaxpr)
+    seconds = simulated(lower(program, arrays), auto_cast)
     return seconds * 1e6, seconds / roofline(work, auto_cast)
 
 
@@ -98,9 +95,9 @@ def main() -> None:
     for _ in range(options.count):
         name, program, dims = draw(chance)
         found.append((*measure(program, dims, options.auto_cast), name))
-    for simulated, ratio, name in sorted(found, key=lambda row: -row[1])[:WORST]:
-        print(f"{ratio:8.1f} {simulated:10.1f} us  {name}")
-    mean = math.exp(sum(math.log(ratio) for _, ratio, _ in found) / len(found))
+    for microseconds, ratio, name in sorted(found, key=lambda row: -row[1])[:WORST]:
+        print(f"{ratio:8.1f} {microseconds:10.1f} us  {name}")
+    mean = geometric_mean(ratio for _, ratio, _ in found)
     print(f"{len(found)} programs: {mean:.2f} times the roofline (geometric mean)")
 
 
