@@ -13,7 +13,7 @@ from neuronx_cc.codegen.blocks import Block
 from neuronx_cc.codegen.choose import Planner
 from neuronx_cc.codegen.context import Context, Left, Transposes
 from neuronx_cc.codegen.control.regions import write_back
-from neuronx_cc.codegen.dots.homes import unturned
+from neuronx_cc.codegen.dots.homes import unpermuted
 from neuronx_cc.codegen.dots.problem import DECODED
 from neuronx_cc.codegen.emission.views import View, linear
 from neuronx_cc.codegen.formation.graph import ELEMENTWISE, is_view
@@ -106,9 +106,9 @@ def _lower(module: hlo.HloModule, context: Context) -> tuple[Program, list[np.nd
             context.outputs[writer] = linear(target.alloc, target.start, shape.dtype, shape.dims)
     for index, (value, target) in enumerate(zip(results, targets, strict=True)):
         if index not in shares.parameter and value not in writers:
-            source, place = unturned(value, target)
+            source, place = unpermuted(value, target)
             if place is not None and source not in context.outputs:
-                context.turned.setdefault(source, place)
+                context.permuted.setdefault(source, place)
     for number in {alias.parameter for alias in module.aliases} | {number for number, _ in module.donors}:
         context.carried[entry.block.args[number]] = context.homes[entry.block.args[number]][0]
     convolving = [each for each in module.computations() if any(map(_convolves, ops_of(each.block)))]

@@ -93,7 +93,7 @@ class Context:
         self._constant_homes: dict[tuple[str, str], View] = {}
         self.outputs: dict[hlo.SSAValue, View] = {}
         """Values whose HBM home is a program result."""
-        self.turned: dict[hlo.SSAValue, View] = {}
+        self.permuted: dict[hlo.SSAValue, View] = {}
         """Values that are another order of a program result -> how they would lie in its memory."""
         self._last_use: dict[hlo.SSAValue, int] = {}
         self._owned: dict[hlo.SSAValue, list[Alloc]] = {}

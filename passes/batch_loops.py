@@ -28,7 +28,7 @@ from neuronx_cc.ir.types import INTEGERS, NUMPY_DTYPE
 from neuronx_cc.passes.analysis import batching_cost
 from neuronx_cc.passes.analysis.effects import effectful_computations, has_effects
 from neuronx_cc.passes.analysis.loop_state import Invariants
-from neuronx_cc.passes.analysis.trip_count import Count, count, element_of, step_of
+from neuronx_cc.passes.analysis.trip_count import Count, counted_loops, element_of, step_of
 from neuronx_cc.passes.analysis.values import splat_number
 from neuronx_cc.passes.expansions.build import Value
 from neuronx_cc.passes.expansions.recurrences import SAME, Line, Update, step
@@ -40,11 +40,9 @@ from neuronx_cc.passes.simplify_control import elements, packed
 @only_for(hlo.WhileOp)
 def run(module: HloModule, context: PassContext) -> None:
     effectful = effectful_computations(module)
-    for computation in list(module.computations()):
-        for op in list(ops_of(computation.block)):
-            counted = count(op, module) if isinstance(op, hlo.WhileOp) else None
-            if isinstance(op, hlo.WhileOp) and counted is not None and counted.trips > 1:
-                _Loop(module, op, counted, context.timing).batch(effectful)
+    for loop, counted in counted_loops(module):
+        if counted.trips > 1:
+            _Loop(module, loop, counted, context.timing).batch(effectful)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from neuronx_cc.ir.isa.timing import Timing, total
 from neuronx_cc.ir.types import FLOATS, itemsize
 from neuronx_cc.passes.analysis.effects import effectful_computations
 from neuronx_cc.passes.analysis.loop_state import Invariants
-from neuronx_cc.passes.analysis.trip_count import trip_count
+from neuronx_cc.passes.analysis.trip_count import counted_loops
 from neuronx_cc.passes.dce import sweep
 from neuronx_cc.passes.expansions.build import Build, Value
 from neuronx_cc.passes.manager import PassContext, only_for
@@ -44,11 +44,9 @@ class Row:
 @only_for(hlo.WhileOp)
 def run(module: HloModule, context: PassContext) -> None:
     effectful = effectful_computations(module)
-    for computation in module.computations():
-        for op in list(ops_of(computation.block)):
-            trips = trip_count(op, module) if isinstance(op, hlo.WhileOp) else None
-            if isinstance(op, hlo.WhileOp) and trips is not None and trips > 1:
-                _hoist(module, op, trips, effectful, context.timing)
+    for loop, counted in counted_loops(module):
+        if counted.trips > 1:
+            _hoist(module, loop, counted.trips, effectful, context.timing)
 
 
 def _hoist(module: HloModule, loop: hlo.WhileOp, trips: int, effectful: Set[str], timing: Timing) -> None:

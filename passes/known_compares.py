@@ -10,7 +10,7 @@ from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.hlo.editing import ops_of, replace
 from neuronx_cc.passes.analysis import intervals
 from neuronx_cc.passes.analysis.intervals import Interval, inside, is_integer, type_range
-from neuronx_cc.passes.analysis.trip_count import Count, count, element_of
+from neuronx_cc.passes.analysis.trip_count import Count, counted_loops, element_of
 from neuronx_cc.passes.analysis.values import splat_number
 from neuronx_cc.passes.expansions.build import Build
 from neuronx_cc.passes.manager import PassContext, only_for
@@ -19,11 +19,9 @@ from neuronx_cc.passes.manager import PassContext, only_for
 @only_for(hlo.WhileOp)
 def run(module: HloModule, context: PassContext) -> None:
     del context
-    for computation in module.computations():
-        for op in ops_of(computation.block):
-            counted = count(op, module) if isinstance(op, hlo.WhileOp) else None
-            if isinstance(op, hlo.WhileOp) and counted is not None and counted.trips:
-                _decide(module, module.computation(op.body.data[0]), counted)
+    for loop, counted in counted_loops(module):
+        if counted.trips:
+            _decide(module, module.computation(loop.body.data[0]), counted)
 
 
 def _decide(module: HloModule, body: hlo.ComputationOp, counted: Count) -> None:

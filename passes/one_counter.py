@@ -7,8 +7,8 @@ own, and only the one that ends a loop places windows without a look at memory.
 
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import HloModule
-from neuronx_cc.ir.hlo.editing import insert_before, ops_of
-from neuronx_cc.passes.analysis.trip_count import Count, count, step_of
+from neuronx_cc.ir.hlo.editing import insert_before
+from neuronx_cc.passes.analysis.trip_count import Count, counted_loops, step_of
 from neuronx_cc.passes.analysis.values import splat_number
 from neuronx_cc.passes.expansions.build import Build, Value
 from neuronx_cc.passes.manager import PassContext, only_for
@@ -18,11 +18,9 @@ from neuronx_cc.passes.simplify_control import elements, packed
 @only_for(hlo.WhileOp)
 def run(module: HloModule, context: PassContext) -> None:
     del context
-    for computation in module.computations():
-        for op in list(ops_of(computation.block)):
-            counted = count(op, module) if isinstance(op, hlo.WhileOp) else None
-            if isinstance(op, hlo.WhileOp) and counted is not None and counted.trips:
-                _share(module, op, counted)
+    for loop, counted in counted_loops(module):
+        if counted.trips:
+            _share(module, loop, counted)
 
 
 def _share(module: HloModule, loop: hlo.WhileOp, counted: Count) -> None:

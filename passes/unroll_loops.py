@@ -1,4 +1,4 @@
-"""Writes out short loops on small arrays, iteration after iteration.
+"""Unrolls short loops on small arrays.
 
 Input: ``flatten_control``'s form, after ``batch_loops``. Output: a loop of few iterations whose body has few ops, all
 on small arrays, is its iterations one after the other: what its counter places lies at a known place, and nothing waits
@@ -8,7 +8,7 @@ for the end of an iteration. Factorisations of small matrices and permutations o
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.hlo.editing import copy_op, erase, ops_of, replace
-from neuronx_cc.passes.analysis.trip_count import trip_count
+from neuronx_cc.passes.analysis.trip_count import counted_loops
 from neuronx_cc.passes.manager import PassContext, only_for
 from neuronx_cc.passes.simplify_control import elements, packed
 
@@ -22,11 +22,9 @@ LARGEST = 2048
 @only_for(hlo.WhileOp)
 def run(module: HloModule, context: PassContext) -> None:
     del context
-    for computation in module.computations():
-        for op in list(ops_of(computation.block)):
-            trips = trip_count(op, module) if isinstance(op, hlo.WhileOp) else None
-            if isinstance(op, hlo.WhileOp) and trips is not None and _is_small(module, op, trips):
-                _unroll(module, op, trips)
+    for loop, counted in counted_loops(module):
+        if _is_small(module, loop, counted.trips):
+            _unroll(module, loop, counted.trips)
 
 
 def _is_small(module: HloModule, loop: hlo.WhileOp, trips: int) -> bool:

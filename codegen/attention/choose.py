@@ -102,7 +102,7 @@ def problem_of(context: Context, attention: Attention, room: int) -> Problem:
     operands = scores.operands[attention.queries], scores.operands[1 - attention.queries], values_of
     sizes = [itemsize(hlo.shape_of(context.source_of(base(x))).dtype) for x in operands]
     places = attention.queried, attention.keyed, attention.valued
-    (_, queries), keys, values = (place(seen(context, x)) for place, x in zip(places, operands, strict=True))
+    lie = queries, keys, values = [place(seen(context, x)) for place, x in zip(places, operands, strict=True)]
     pitches = [_least(view.dims[attention.column]) if view else 0 for view in (keys[0], values[0])]
     return Problem(
         heads,
@@ -123,8 +123,8 @@ def problem_of(context: Context, attention: Attention, room: int) -> Problem:
         _computed(attention, context.sizes.columns),
         outer // heads * dims[attention.row] > FEW and _near(context, attention),
         (sizes[0], sizes[1], sizes[2]),
-        abreast(context, attention),
-        (_neighbours(queries), _neighbours(keys[1]), _neighbours(values[1])),
+        _abreast(attention, [rows_of for rows_of, _ in lie]),
+        (_neighbours(queries[1]), _neighbours(keys[1]), _neighbours(values[1])),
         (pitches[0], pitches[1]),
         context.moves_values("bf16"),
         room,
@@ -156,23 +156,19 @@ def _computed(attention: Attention, step: int) -> float:
     return sum(attention.columns(start, end - 1) * (end - start) for start, end in ends) / (rows * columns)
 
 
-def abreast(context: Context, attention: Attention) -> tuple[bool, bool, bool, bool]:
+def _abreast(attention: Attention, operands: Sequence[View | None]) -> tuple[bool, bool, bool, bool]:
     """Of queries, keys, values and the result: whether rows of several heads lie beside each other in memory, where
-    what they are views of is dense.
+    what they are views of is dense. ``operands``: the rows of the first three.
     """
-    own, scores, product = attention.own_dims(), attention.scores, attention.product
+    own = attention.own_dims()
     if not own:
         return False, False, False, False
     order, dims = stored_order(attention), hlo.shape_of(attention.result).dims
     made = marked([dims[axis] for axis in order]).transpose([order.index(axis) for axis in range(len(order))])
-    found = [
-        (attention.queried(seen(context, scores.operands[attention.queries]))[0], attention.row),
-        (attention.keyed(seen(context, scores.operands[1 - attention.queries]))[0], attention.column),
-        (attention.valued(seen(context, product.operands[1 - attention.weights]))[0], attention.column),
-        (attention.made(made)[0], attention.row),
-    ]
+    views, axes = (*operands, attention.made(made)[0]), (attention.row, *[attention.column] * 2, attention.row)
     strides = [
-        (_least(view.dims[own[-1]]), _least(view.dims[axis])) if view is not None else (0, 0) for view, axis in found
+        (_least(view.dims[own[-1]]), _least(view.dims[axis])) if view is not None else (0, 0)
+        for view, axis in zip(views, axes, strict=True)
     ]
     first, second, third, last = (0 < head < row for head, row in strides)
     return first, second, third, last

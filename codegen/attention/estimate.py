@@ -98,12 +98,12 @@ def staging_work(problem: Problem, heads: int, columns: int, timing: Timing) -> 
     """Of bringing the keys and values of so many columns of heads that are taken together to SBUF, for TensorE."""
     p, (_, keys, values) = problem, _sizes(problem)
     if p.runs[1] == p.depth:
-        work = _turned_rows(p, heads, columns, p.depth, p.dtype, keys, p.abreast[1], timing)
+        work = _transposed_rows(p, heads, columns, p.depth, p.dtype, keys, p.abreast[1], timing)
     else:
         run = columns if p.pitches[0] == 1 else 1
         work = timing.transfer(heads * columns * p.depth * keys, run * keys)
     if p.pitches[1] == 1 < p.width:
-        return work + _turned_rows(p, heads, p.width, columns, p.weight_dtype, values, False, timing)
+        return work + _transposed_rows(p, heads, p.width, columns, p.weight_dtype, values, False, timing)
     if p.banded:
         run = heads if p.abreast[2] else 1
         return work + timing.transfer(heads * columns * p.width * values, run * p.width * values)
@@ -116,16 +116,16 @@ def _sizes(problem: Problem) -> list[int]:
     return [max(stored, itemsize(dtype)) for stored, dtype in zip(problem.stored, dtypes, strict=True)]
 
 
-def _turned_rows(
+def _transposed_rows(
     problem: Problem, heads: int, count: int, length: int, dtype: str, size: int, beside: bool, timing: Timing
 ) -> Work:
     """Of ``count`` dense rows of each head that are loaded and transposed; ``beside``: of all heads in one run."""
     p, sizes = problem, timing.sizes
     several = heads * ceil(count / sizes.rows) if beside else ceil(heads * count / sizes.rows)
     run = heads if beside else min(at_once(length, sizes), max(1, heads * count // sizes.rows))
-    turned = _turned(timing, min(count, sizes.rows), min(length, sizes.columns), dtype, _moves(p, dtype))
+    transposed = _turned(timing, min(count, sizes.rows), min(length, sizes.columns), dtype, _moves(p, dtype))
     moved = timing.transfer(heads * count * length * size, run * length * size)
-    return moved + turned.times(several * ceil(length / sizes.columns))
+    return moved + transposed.times(several * ceil(length / sizes.columns))
 
 
 def _columns_beside(problem: Problem, which: int, heads: int, columns: int, timing: Timing) -> Work:
@@ -206,7 +206,7 @@ def loads_of(problem: Problem, schedule: Schedule, timing: Timing) -> tuple[Work
         made = timing.transfer(heads * rows * p.width * 4, (heads if result else 1) * p.width * 4, "write")
     beside = [((1 if leaf.shared else heads) * rows, columns * leaf.size) for leaf in p.leaves]
     read = total([timing.transfer(count * run, run) for count, run in beside])
-    brought = _turned_rows(p, heads, span, p.depth, p.dtype, _sizes(p)[0], queries, timing).times(rows / span)
+    brought = _transposed_rows(p, heads, span, p.depth, p.dtype, _sizes(p)[0], queries, timing).times(rows / span)
     return staged, brought + made + read
 
 

@@ -34,7 +34,7 @@ from neuronx_cc.ir.types import itemsize
 
 UNDER_WAY = 4
 """Batch indices whose operands are on their way through the engines: these take up work in order, and what waits for
-another engine keeps all behind it."""
+another engine keeps all that follows."""
 UNHIDDEN = 0.15
 """Part of the second busiest resource's work that takes time nevertheless."""
 EXPOSED = 0.3
@@ -210,7 +210,7 @@ def _open_streams(problem: Problem, schedule: Schedule, timing: Timing) -> _Open
     multiplied = products(problem, schedule, timing)
     stages = _streams(problem, schedule, problem.rhs, pairs, multiplied.times(1 / pairs), timing)
     made = _on_chip(problem, problem.lhs, timing).bound + _turned(problem, schedule, problem.lhs, timing)
-    # rhs comes behind lhs, as far as it has buffers, while that is not there and made
+    # rhs comes after lhs, as far as it has buffers, while that is not there and made
     ahead = stages[0].latency + min(pairs, schedule.rhs.buffers) * stages[0].work.bound
     streamed = timing.pipeline(stages, batches * pairs, schedule.rhs.buffers)
     if problem.rhs.converted:
@@ -221,7 +221,7 @@ def _open_streams(problem: Problem, schedule: Schedule, timing: Timing) -> _Open
 
 def exposed(problem: Problem, schedule: Schedule, timing: Timing) -> float:
     """Nanoseconds that a schedule takes more, as a rule, in programs where rhs, which is given, comes while the rows
-    are computed: what is made of these hides behind nothing then.
+    are computed: nothing hides what is made of these then.
     """
     if schedule.sums is not Sums.BANKS:
         return 0.0

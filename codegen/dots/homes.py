@@ -23,7 +23,7 @@ CLEARLY = 1.3
 """How many times less another order has to take."""
 
 
-def unturned(value: hlo.SSAValue, place: View) -> tuple[hlo.SSAValue, View | None]:
+def unpermuted(value: hlo.SSAValue, place: View) -> tuple[hlo.SSAValue, View | None]:
     """What ``value`` is a transpose of, and how that lies in its ``place``; None where it would lie in none."""
     found: View | None = place
     while found is not None and isinstance(value.owner, hlo.TransposeOp | hlo.ReshapeOp):
@@ -42,19 +42,23 @@ def best_home(
 ) -> tuple[View | None, bool]:
     """An unplaced home in HBM that is better than a dense one, if any; whether ``resident`` is no worse than that."""
     result, shape = contraction.result, hlo.shape_of(contraction.result)
-    turned, readers = context.turned.get(result), _readers(result)
-    if contraction.arrays or (turned is None and not readers):
+    permuted, readers = context.permuted.get(result), _readers(result)
+    if contraction.arrays or (permuted is None and not readers):
         return None, True
     dense = unplaced(shape.dtype, shape.dims)
-    homes = [dense, *([turned] if turned is not None else []), *(_along(contraction, bound, shape) if readers else ())]
+    homes = [
+        dense,
+        *([permuted] if permuted is not None else []),
+        *(_along(contraction, bound, shape) if readers else ()),
+    ]
 
     def nanoseconds_of(home: View) -> float:
         problems = problems_of(context, contraction, bound, home, ())
         if not problems:
             return inf
         made = context.planner.time(context.planner.easiest(problems))
-        if turned is not None and home is not turned:
-            made += nanoseconds(context.builder, turned, home) + context.timing.transfer_latency
+        if permuted is not None and home is not permuted:
+            made += nanoseconds(context.builder, permuted, home) + context.timing.transfer_latency
         return made + sum(_read_ns(context, op, index, value, home) for op, index, value in readers)
 
     times = [nanoseconds_of(home) * (1 if home is dense else CLEARLY if readers else 1) for home in homes]
@@ -115,7 +119,7 @@ def _read_ns(context: Context, op: hlo.DotOp, index: int, value: hlo.SSAValue, h
         Bound(operand, each.transpose(contraction.order(at)))
         for at, (operand, each) in enumerate(zip(op.operands, views, strict=True))
     ]
-    wanted = context.turned.get(op.result)
+    wanted = context.permuted.get(op.result)
     out = wanted if wanted is not None else unplaced(op.shape.dtype, op.shape.dims)
     problems = problems_of(context, contraction, bound, out, ())
     return context.planner.time(context.planner.easiest(problems)) if problems else inf
@@ -123,7 +127,7 @@ def _read_ns(context: Context, op: hlo.DotOp, index: int, value: hlo.SSAValue, h
 
 def placed(context: Context, result: hlo.SSAValue, home: View) -> View:
     """A home of its own for what lies so."""
-    if context.turned.get(result) == home:
+    if context.permuted.get(result) == home:
         return home
     array = context.own_hbm(result, hlo.shape_of(result))
     return View(array.alloc, home.dtype, array.start, home.dims)

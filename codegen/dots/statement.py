@@ -78,11 +78,11 @@ class _Refined:
     def exchanged(self) -> _Refined:
         """Of the same contraction with its operands in each other's place."""
 
-        def turned(each: _Class) -> _Class:
+        def swapped(each: _Class) -> _Class:
             first, second, *others = each.atoms
             return _Class(each.sizes, (second, first, *others))
 
-        return _Refined(turned(self.b), self.n, self.m, turned(self.k))
+        return _Refined(swapped(self.b), self.n, self.m, swapped(self.k))
 
 
 def _refine(contraction: Contraction, views: Sequence[View], out: View, adds: Sequence[View]) -> _Refined | None:

@@ -21,7 +21,6 @@ from neuronx_cc.codegen.formation.graph import (
     base,
     computes_elementwise,
     counts_itself,
-    inner_reduction,
     is_view,
     operands_of,
     reads,
@@ -133,10 +132,10 @@ class _Formation:
             self._scan(op, scan, kernel)
         elif op.opcode in ELEMENTWISE:
             self._compute_in(op, self._home(op, kernel))
-        elif isinstance(op, hlo.ReduceOp) and (count := self._folds(op)):
-            self._reduce(op, count, (), kernel)
+        elif isinstance(op, hlo.ReduceOp) and self._folds(op):
+            self._reduce(op, (), kernel)
         elif isinstance(op, hlo.ReduceOp) and (order := inner_rows.folded_by(self.context, op)):
-            self._reduce(op, len(inner_reduction(op)), order, kernel)
+            self._reduce(op, order, kernel)
         elif isinstance(op, hlo.ReduceOp) and (count := columns.folded_by(self.context, op)):
             self._sum_columns(op, count, kernel)
         else:
@@ -199,18 +198,20 @@ class _Formation:
         self._join(op, home)
         self._note_reads(op, home)
 
-    def _folds(self, op: hlo.ReduceOp) -> int:
-        """How many trailing dims a map kernel folds for ``op``; 0 when that is not for a map kernel."""
+    def _folds(self, op: hlo.ReduceOp) -> bool:
+        """Whether a map kernel folds trailing dims for ``op``."""
         count = suffix_reduction(op)
         dims = squeeze(hlo.shape_of(op.sources[0]).dims)
         row = prod(dims[len(dims) - count :])
-        fits = count and row and op.to_apply.data[0] in self.context.combiners
-        taken = fits and (_have_partitions(dims, count) or crossing.takes(self.context, op, prod(dims) // row, row))
-        return count if taken else 0
+        fits = count > 0 and row > 0 and op.to_apply.data[0] in self.context.combiners
+        if not fits:
+            return False
+        return _have_partitions(dims, count) or crossing.takes(self.context, op, prod(dims) // row, row)
 
-    def _reduce(self, op: hlo.ReduceOp, count: int, order: tuple[int, ...], kernel: Kernel | None) -> None:
-        """Fold the last ``count`` axes, in ``order``."""
+    def _reduce(self, op: hlo.ReduceOp, order: tuple[int, ...], kernel: Kernel | None) -> None:
+        """Fold the last axes, in ``order``."""
         dims = squeeze(hlo.shape_of(op.sources[0]).dims)
+        count = len(dims) - len(squeeze(op.shape.dims))
         shape = tuple(dims[dim] for dim in order) or dims
         joins = (
             kernel is not None

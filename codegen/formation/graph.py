@@ -86,11 +86,8 @@ class Kernel:
         """The axis that dim number ``dim`` of an op's ``dims`` is part of; -1 for a dim of size 1."""
         if dims[dim] == 1:
             return -1
-        squeezed, ends = (
-            self.in_order(range(len(squeeze(dims)))).index(len(squeeze(dims[:dim]))),
-            accumulate(self.joined),
-        )
-        return next(axis for axis, end in enumerate(ends) if squeezed < end) if self.joined else squeezed
+        place = self.in_order(range(len(squeeze(dims)))).index(len(squeeze(dims[:dim])))
+        return next(axis for axis, end in enumerate(accumulate(self.joined)) if place < end) if self.joined else place
 
 
 def is_place(value: hlo.SSAValue) -> bool:
@@ -234,35 +231,28 @@ def trace(value: hlo.SSAValue, kernel: Kernel, member: dict[hlo.SSAValue, Kernel
 
 def suffix_reduction(op: hlo.ReduceOp) -> int:
     """How many trailing non-1 dims a single-operand reduction folds; 0 when it is of another form."""
-    if len(op.sources) != 2:
-        return 0
-    dims = hlo.shape_of(op.sources[0]).dims
-    kept = [axis for axis, size in enumerate(dims) if size != 1]
-    folded = [kept.index(axis) for axis in op.dimensions.data if axis in kept]
-    count = len(folded)
-    if not count or sorted(folded) != list(range(len(kept) - count, len(kept))):
-        return 0
-    return count
+    rank, folded = _folded(op)
+    return len(folded) if folded == list(range(rank - len(folded), rank)) else 0
 
 
-def inner_reduction(op: hlo.ReduceOp) -> tuple[int, ...]:
+def inner_reduction(op: hlo.ReduceOp) -> list[int]:
     """The non-1 dims that a single-operand reduction folds, where others stand after them; else none."""
-    if len(op.sources) != 2:
-        return ()
-    dims = hlo.shape_of(op.sources[0]).dims
-    kept = [axis for axis, size in enumerate(dims) if size != 1]
-    folded = tuple(sorted(kept.index(axis) for axis in op.dimensions.data if axis in kept))
-    return folded if folded and folded[-1] < len(kept) - 1 else ()
+    rank, folded = _folded(op)
+    return folded if folded and folded[-1] < rank - 1 else []
 
 
 def prefix_reduction(op: hlo.ReduceOp) -> int:
     """How many leading non-1 dims a single-operand reduction folds, maybe all; 0 when it is of another form."""
-    if len(op.sources) != 2:
-        return 0
+    _, folded = _folded(op)
+    return len(folded) if folded == list(range(len(folded))) else 0
+
+
+def _folded(op: hlo.ReduceOp) -> tuple[int, list[int]]:
+    """How many non-1 dims the operand of a reduction has, and which of them are folded; none with several operands."""
     dims = hlo.shape_of(op.sources[0]).dims
     kept = [axis for axis, size in enumerate(dims) if size != 1]
-    folded = sorted(kept.index(axis) for axis in op.dimensions.data if axis in kept)
-    return len(folded) if folded == list(range(len(folded))) else 0
+    alone = len(op.sources) == 2
+    return len(kept), sorted(kept.index(axis) for axis in op.dimensions.data if alone and axis in kept)
 
 
 def computes_elementwise(op: hlo.Operation) -> bool:

@@ -6,6 +6,7 @@ each of these steps would load and store the array.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import groupby
 from math import prod
 
@@ -35,7 +36,7 @@ def folded_by(context: Context, op: hlo.ReduceOp) -> tuple[int, ...]:
     return order if prod(dims) and _fits(context, op, _joined(dims, folded)) and _comes_back(op) else ()
 
 
-def _joined(dims: tuple[int, ...], folded: tuple[int, ...]) -> Kernel:
+def _joined(dims: tuple[int, ...], folded: Sequence[int]) -> Kernel:
     """The space of a reduction of ``dims``, with neighbours as one that are folded, or are not."""
     groups = [[*group] for _, group in groupby(range(len(dims)), folded.__contains__)]
     kept, last = ([at for at, group in enumerate(groups) if (group[0] in folded) == folds] for folds in (False, True))

@@ -10,23 +10,17 @@ from itertools import accumulate
 from math import prod
 
 from neuronx_cc.codegen.formation.graph import Kernel
-from neuronx_cc.codegen.maps.spread import Partitions, partition_divisor
+from neuronx_cc.codegen.maps.spread import Partitions, in_runs
 from neuronx_cc.ir.isa.timing import Timing
 from neuronx_cc.ir.types import itemsize
 
 ALIVE = 6
 """Arrays of which a tile has whole rows."""
-FULL = 96
-"""Partitions that are enough not to take another number of them, which leaves a rest."""
 
 
 def options(timing: Timing, kernel: Kernel) -> list[Partitions]:
     """The ways to lay rows on the partitions, the one first that fills most of them with the longest runs."""
-    found = []
-    for axis, size in enumerate(kernel.rows):
-        whole, most = partition_divisor(size), timing.sizes.partitions
-        count = whole if whole >= FULL else min(most, size)
-        found.append(Partitions(axis, count, size // count))
+    found = [in_runs(axis, size) for axis, size in enumerate(kernel.rows)]
     return sorted(found, key=lambda p: -p.size * min(timing.long_run, itemsize("f32") * run(timing, kernel, p)))
 
 

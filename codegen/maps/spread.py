@@ -10,6 +10,8 @@ from neuronx_cc.ir.isa.timing import Timing
 
 LEAST_CUT = 2048
 """Elements a partition from which it pays to cut an axis that no number of partitions divides."""
+FULL = 96
+"""Partitions that are enough not to take another number of them, which leaves a rest."""
 CUT_STEPS = 1.1
 """How many times the tiles that are least an axis may take before it is cut into full ones and a rest."""
 
@@ -65,6 +67,11 @@ def streaming_partitions(timing: Timing, shape: Sequence[int], axes: Sequence[in
         return partitions * min(1.0, run / timing.long_run)
 
     axis = max(axes, key=lambda axis: (worth(axis), -axis))
-    whole = partition_divisor(shape[axis])
-    size = whole if whole >= 96 else min(128, shape[axis])
-    return Partitions(axis, size, shape[axis] // size)
+    return in_runs(axis, shape[axis])
+
+
+def in_runs(axis: int, size: int) -> Partitions:
+    """Neighbours along an axis on each partition, of which a number that does not divide ``size`` leaves a rest."""
+    whole = partition_divisor(size)
+    count = whole if whole >= FULL else min(128, size)
+    return Partitions(axis, count, size // count)

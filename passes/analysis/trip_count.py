@@ -1,12 +1,13 @@
 """How often a loop is run, where that shows at compile time. No pass: ``codegen`` and other passes ask it."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import HloModule
-from neuronx_cc.ir.hlo.editing import defining_op
+from neuronx_cc.ir.hlo.editing import defining_op, ops_of
 from neuronx_cc.ir.types import INTEGERS, NUMPY_DTYPE
 from neuronx_cc.passes.analysis.values import splat_number
 
@@ -21,6 +22,14 @@ class Count:
     index: int
     start: int
     step: int
+
+
+def counted_loops(module: HloModule) -> Iterator[tuple[hlo.WhileOp, Count]]:
+    """The loops whose trips show. The one that is given may be replaced before the next one is asked for."""
+    for computation in list(module.computations()):
+        for op in list(ops_of(computation.block)):
+            if isinstance(op, hlo.WhileOp) and (found := count(op, module)) is not None:
+                yield op, found
 
 
 def trip_count(op: hlo.WhileOp, module: HloModule) -> int | None:

@@ -41,11 +41,11 @@ class Update:
         return self.outer is hlo.AddOp and (self.a is None or self.inner is hlo.MultiplyOp)
 
     @property
-    def fold(self) -> type[hlo.HloOp] | None:
-        """The op of an update that is one op on the carried value and an array; None of others."""
-        if self.a is not None and self.b is not None:
-            return None
-        return self.outer if self.b is not None else self.inner if self.a is not None else None
+    def fold(self) -> tuple[type[hlo.HloOp], Value] | None:
+        """The op and the array of an update that is one op on the carried value and an array; None of others."""
+        if self.b is not None:
+            return (self.outer, self.b) if self.a is None else None
+        return None if self.a is None else (self.inner, self.a)
 
 
 SAME = Update()
@@ -102,8 +102,8 @@ def _moved(build: Build, form: Update, op: hlo.HloOp, other: Value, first: bool)
             return _past(build, form, build.neg(other)) if first else None
         if first:
             return replace(form, b=build.neg(other) if form.b is None else build.sub(form.b, other))
-        turned = _scaled(build, form, build.number_like(-1, other))
-        return None if turned is None else replace(turned, b=other if form.b is None else build.sub(other, form.b))
+        negated = _scaled(build, form, build.number_like(-1, other))
+        return None if negated is None else replace(negated, b=other if form.b is None else build.sub(other, form.b))
     if isinstance(op, hlo.MultiplyOp):
         return _scaled(build, form, other)
     if isinstance(op, hlo.DivideOp) and first:
@@ -152,6 +152,12 @@ def _chosen(build: Build, operands: list[Update | Value], dims: tuple[int, ...])
     return Update(a=None if unscaled else a, b=None if alone else b)
 
 
+def _name(kind: type[hlo.HloOp]) -> str:
+    """The opcode of a class of ops that has one."""
+    (opcode,) = hlo.opcodes(kind)
+    return opcode
+
+
 def _is_repeated(array: Value) -> bool:
     op = defining_op(array)
     return isinstance(op, hlo.BroadcastOp) and hlo.shape_of(op.operand).rank > 0
@@ -191,18 +197,17 @@ class Line:
         build, module = self.build, self.build.module
         number, dtype = splat_number(initial, module), hlo.shape_of(initial).dtype
         if update.fold is not None:
-            array = update.b if update.b is not None else update.a
-            assert array is not None
-            name = next(iter(hlo.opcodes(update.fold)))
+            kind, array = update.fold
+            name = _name(kind)
             neutral = identity_of(name, dtype)
             if neutral is None:
                 return None
             if not same_number(number, neutral):
-                array = self.at_start(build.each(update.fold, self.spread(initial), array), array)
+                array = self.at_start(build.each(kind, self.spread(initial), array), array)
             return self._flat([array], lambda flat: find_scans.running(build, flat[0], name, 0, self.reverse))
         if update.a is None or update.b is None:
             return self.spread(initial)
-        outer, inner = (next(iter(hlo.opcodes(kind))) for kind in (update.outer, update.inner))
+        outer, inner = _name(update.outer), _name(update.inner)
         if (outer, inner) not in scans.RECURRENCES:
             return None
         body = module.computation(scans.recurrence_body(build, outer, inner, dtype))
@@ -253,9 +258,8 @@ class Line:
         """What the last iteration leaves of a fold, where nothing else is asked of it."""
         if update.fold is None:
             return None
-        array = update.b if update.b is not None else update.a
-        assert array is not None
-        neutral = identity_of(next(iter(hlo.opcodes(update.fold))), hlo.shape_of(initial).dtype)
+        kind, array = update.fold
+        neutral = identity_of(_name(kind), hlo.shape_of(initial).dtype)
         if neutral is None:
             return None
-        return self.build.each(update.fold, initial, self.build.reduce(update.fold, array, [0], neutral))
+        return self.build.each(kind, initial, self.build.reduce(kind, array, [0], neutral))
