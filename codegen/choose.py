@@ -61,8 +61,8 @@ class Planner:
     """Name of a problem -> the number of its candidate that is taken whatever the estimate says."""
     uses: Counter[Problem] = field(default_factory=Counter)
     """How many kernels pose each problem."""
-    copies: dict[Any, tuple[tuple[int, dots.Home], ...]] = field(default_factory=dict)
-    """Problems of a contraction as its operands lie, and how -> operands that are copied first, and to where."""
+    copies: dict[Any, tuple[tuple[tuple[int, dots.Home | tuple[int, ...]], ...], float]] = field(default_factory=dict)
+    """Problems of a contraction as its operands lie -> operands that are copied first, and to where; nanoseconds."""
     stated: dict[Any, tuple[dots.Problem, ...]] = field(default_factory=dict)
     """How the arrays of a contraction lie, and what is done with its sums -> its problems (``dots.statement``)."""
     epilogues: dict[Any, Epilogue] = field(default_factory=dict)

@@ -34,6 +34,7 @@ from neuronx_cc.codegen.dots.schedule import (
     Sums,
     Way,
     footprint,
+    row_run,
 )
 from neuronx_cc.codegen.emission.tiles import room_of
 from neuronx_cc.codegen.movement.transpose_kernel import SQUARE
@@ -101,7 +102,7 @@ def _frame(problem: Problem, timing: Timing) -> Schedule:
         )
         for operand in (problem.lhs, problem.rhs)
     )
-    return Schedule(
+    schedule = Schedule(
         stays="lhs",
         lhs=lhs,
         rhs=rhs,
@@ -121,8 +122,24 @@ def _frame(problem: Problem, timing: Timing) -> Schedule:
         batches=_unrolled_batches(problem, sizes),
         blocks=_unrolled_blocks(problem, sizes),
         body=1,
+        row_body=1,
         transposes=UNROLLED_TRANSPOSES,
     )
+    return _with_long_rows(problem, schedule, timing)
+
+
+def _with_long_rows(problem: Problem, schedule: Schedule, timing: Timing) -> Schedule:
+    """With whole rows loaded to be transposed where parts of them are shorter runs: terms lie in another order than
+    chunks, of which a part has some.
+    """
+    for operand in (problem.lhs, problem.rhs):
+        if not operand.transposed or operand.on_chip:
+            continue
+        whole = replace(schedule, row_bytes=prod(problem.k) * itemsize(problem.dtype))
+        run, longest = (row_run(problem, each, operand) for each in (schedule, whole))
+        if run < min(longest, timing.long_run) and ROW_TILE_SHARE * whole.row_bytes <= 2 * room_for(problem):
+            schedule = max(schedule, whole, key=lambda each: each.row_bytes)
+    return schedule
 
 
 def way_of(operand: Operand, chunks: Sequence[int]) -> Way:

@@ -1,12 +1,12 @@
 """Copies of operands that do not nest with the other arrays of a contraction, or lie so that products take long.
 
-A copy is dense in HBM, or on chip on the same partitions, with rows one after the other: those of windows, which are
-tiles of a few rows as they lie, are full tiles then.
+A copy is dense in HBM, its dims in their order or as the contraction wants them, or on chip on the same partitions,
+with rows one after the other: those of windows, which are tiles of a few rows as they lie, are full tiles then.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from math import prod
 
@@ -19,9 +19,9 @@ from neuronx_cc.codegen.dots.problem import Home, Problem
 from neuronx_cc.codegen.dots.statement import problems_of
 from neuronx_cc.codegen.emission.accesses import Alloc
 from neuronx_cc.codegen.emission.builder import emit_over
-from neuronx_cc.codegen.emission.views import Affine, Atom, View, coalesce, linear
+from neuronx_cc.codegen.emission.views import Affine, Atom, View, coalesce, linear, outermost, unplaced
 from neuronx_cc.codegen.movement.relayout_plan import LEAST_ELEMENTS, is_long
-from neuronx_cc.codegen.movement.transfer import blocks_of, nanoseconds
+from neuronx_cc.codegen.movement.transfer import blocks_of, nanoseconds, transfer
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.program import Space, Stream
 from neuronx_cc.ir.isa.timing import Tile
@@ -29,7 +29,9 @@ from neuronx_cc.ir.types import itemsize
 
 SLOW = 2
 """Products take too long if they take so many times as long as they need, and a transfer: copies may be worth it."""
-Copies = tuple[tuple[int, Home], ...]
+Lies = Home | tuple[int, ...]
+"""Where a copy lies: dense in HBM, on chip, or in HBM with the dims [batch, rows, contracted] in another order."""
+Copies = tuple[tuple[int, Lies], ...]
 """Which operands are copied, and to where."""
 
 
@@ -38,15 +40,35 @@ def copies_of(
     contraction: Contraction,
     bound: Sequence[Bound],
     out: View,
-    adds: tuple[View, ...],
+    adds: Sequence[View],
     plain: Sequence[Problem],
-) -> Copies:
-    """Which operands are copied, and to where; ``plain`` are the problems where none is."""
+) -> tuple[Copies, float]:
+    """Which operands are copied, and to where, and nanoseconds of these copies and the contraction; ``plain`` are the
+    problems where none is.
+    """
+    views = [out, *(each.view for each in bound)]
+    lies = tuple((view.in_sbuf, view.dtype, view.start.terms, view.dims) for view in views)
+    posed = (tuple(plain), *(tuple(contraction.order(index)) for index in (0, 1)), lies)
+    found = context.planner.copies.get(posed) if plain else None
+    if found is None:
+        found = context.planner.copies[posed] = _chosen(context, contraction, bound, out, adds, plain)
+    return found
+
+
+def _chosen(
+    context: Context,
+    contraction: Contraction,
+    bound: Sequence[Bound],
+    out: View,
+    adds: Sequence[View],
+    plain: Sequence[Problem],
+) -> tuple[Copies, float]:
     sizes = [hlo.shape_of(operand).size for operand in contraction.op.operands]
     first, second = sorted((0, 1), key=lambda index: (bound[index].view.in_sbuf, sizes[index]))
     apart = {index for index, each in enumerate(bound) if _lies_apart(context, contraction, index, each)}
     found: dict[Copies, Sequence[Problem]] = {(): plain} if plain else {}
     ways: tuple[Copies, ...] = (((first, Home.HBM),), ((second, Home.HBM),), ((0, Home.HBM), (1, Home.HBM)))
+    others: Iterable[Copies] = ()
     if found:
         slow = _is_slow(context, plain)
         near = [index for index in (0, 1) if slow and bound[index].home is Home.CHIP]
@@ -56,22 +78,57 @@ def copies_of(
             *(((index, Home.HBM),) for index in (*near, *ragged)),
             *(copies for copies in ways if apart.issuperset(dict(copies))),
         )
-    for copies in ways:
-        views = {index: _copied_view(contraction, index, bound[index], home) for index, home in copies}
+        others = _in_other_orders(contraction, bound, out) if slow else ()
+
+    def pose(copies: Copies) -> bool:
+        views = {index: _copied_view(contraction, index, bound[index], lies) for index, lies in copies}
         taken = sum(view.alloc.hi for view in views.values() if view.in_sbuf)
         wanted = [replace(each, view=views.get(index, each.view)) for index, each in enumerate(bound)]
         problems = problems_of(context, contraction, wanted, out, adds)
         if problems:
             found[copies] = [replace(each, room=each.room - taken) for each in problems] if taken else problems
-            if apart and apart.issubset(dict(copies)):
-                break
+        return bool(problems)
+
+    for copies in ways:
+        if pose(copies) and apart and apart.issubset(dict(copies)):
+            break
+    for copies in others:
+        pose(copies)
     assert found, "dense arrays nest"
 
     def nanoseconds_of(copies: Copies) -> float:
         made = sum(_copied_ns(context, contraction, index, bound[index], home) for index, home in copies)
         return made + context.planner.time(context.planner.easiest(found[copies]))
 
-    return min(found, key=nanoseconds_of) if len(found) > 1 else next(iter(found))
+    times = {copies: nanoseconds_of(copies) for copies in found}
+    least = min(times, key=times.__getitem__)
+    return least, times[least]
+
+
+def _in_other_orders(contraction: Contraction, bound: Sequence[Bound], out: View) -> Iterator[Copies]:
+    """Each operand in HBM with what is contracted innermost, and with its rows innermost: batch indices and rows in the
+    order of the result, terms in that of the other operand.
+    """
+    batch, m, _ = map(len, contraction.sizes(0))
+    for index, each in enumerate(bound):
+        if each.home is not Home.HBM or each.view.start.terms:
+            continue
+        rows, others = contraction.free(index), contraction.free(1 - index)
+        first, offset = batch + rows, index * m
+        stored = [*map(_stride, out.dims[:batch]), *map(_stride, out.dims[batch + offset : first + offset])]
+        strides = [*stored, *map(_stride, bound[1 - index].view.dims[batch + others :])]
+        ahead, free, terms = (
+            sorted(dims, key=lambda dim: -strides[dim])
+            for dims in (range(batch), range(batch, first), range(first, len(strides)))
+        )
+        lies = sorted(range(len(strides)), key=lambda dim: -_stride(each.view.dims[dim]))
+        for order in ((*ahead, *free, *terms), (*ahead, *terms, *free)):
+            if list(order) != lies:
+                yield ((index, order),)
+
+
+def _stride(atoms: Sequence[Atom]) -> int:
+    return max((abs(atom.stride) for atom in atoms), default=0)
 
 
 def _is_slow(context: Context, problems: Sequence[Problem]) -> bool:
@@ -105,12 +162,19 @@ def _lies_apart(context: Context, contraction: Contraction, index: int, bound: B
     return not any(is_long(context.timing, run) for run in runs)
 
 
-def copied(context: Context, contraction: Contraction, index: int, bound: Bound, home: Home | None) -> Bound:
+def copied(context: Context, contraction: Contraction, index: int, bound: Bound, home: Lies | None) -> Bound:
     """Operand ``index`` as a copy there, if anywhere; as it lies where SBUF has no room for one."""
     if home is None:
         return bound
     if home is Home.HBM:
         return dense_of(context, contraction, index, bound)
+    if not isinstance(home, Home):
+        order = contraction.order(index)
+        kept = outermost(context.own_hbm(bound.value, hlo.shape_of(bound.value)), [order[dim] for dim in home])
+        made = transfer(context.builder, kept.transpose(order), bound.view, Stream.DMA_LOAD)
+        assert made, "it has a time"
+        context.homes.setdefault(bound.value, []).append(kept)
+        return replace(bound, view=kept.transpose(order))
     view = _copied_view(contraction, index, bound, home)
     alloc = context.new_resident(bound.value, view.alloc.hi)
     if alloc is None:
@@ -124,10 +188,13 @@ def copied(context: Context, contraction: Contraction, index: int, bound: Bound,
     return replace(bound, view=view)
 
 
-def _copied_view(contraction: Contraction, index: int, bound: Bound, home: Home) -> View:
+def _copied_view(contraction: Contraction, index: int, bound: Bound, home: Lies) -> View:
     """How a copy would lie; on chip on the same partitions, its rows one after the other."""
     if home is Home.HBM:
         return _dense_view(contraction, index, bound)
+    if not isinstance(home, Home):
+        sizes = [bound.view.shape[dim] for dim in home]
+        return unplaced(hlo.shape_of(bound.value).dtype, sizes).transpose([home.index(dim) for dim in range(len(home))])
     view, stride = bound.view, itemsize(bound.view.dtype)
     batch, rows, _ = (range(len(each)) for each in contraction.sizes(index))
     free = range(len(batch), len(batch) + len(rows))
@@ -150,7 +217,7 @@ def _copied_view(contraction: Contraction, index: int, bound: Bound, home: Home)
     return View(Alloc(Space.SBUF, 0, stride), view.dtype, Affine(), tuple(dims))
 
 
-def _copied_ns(context: Context, contraction: Contraction, index: int, bound: Bound, home: Home) -> float:
+def _copied_ns(context: Context, contraction: Contraction, index: int, bound: Bound, home: Lies) -> float:
     """Nanoseconds of a copy of an operand."""
     timing = context.timing
     if home is Home.CHIP:
@@ -160,8 +227,8 @@ def _copied_ns(context: Context, contraction: Contraction, index: int, bound: Bo
         return timing.engine("tensor_copy", Stream.VECTOR, elements, tile, tile).vector + timing.latency(Stream.VECTOR)
     if bound.data is not None:
         return timing.transfer_latency
-    dense = _dense_view(contraction, index, bound)
-    return nanoseconds(context.builder, dense, bound.view) + timing.transfer_latency
+    copy = _copied_view(contraction, index, bound, home)
+    return nanoseconds(context.builder, copy, bound.view) + timing.transfer_latency
 
 
 def dense_of(context: Context, contraction: Contraction, index: int, bound: Bound) -> Bound:

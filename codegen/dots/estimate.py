@@ -299,7 +299,9 @@ def _transfers(problem: Problem, schedule: Schedule, operand: Operand, timing: T
         beside = schedule.coming(operand).beside if row == prod(problem.k) * width else 1
         return timing.transfer(nbytes, row * beside)
     dim = problem.tiled_dim(operand)
-    rows = schedule.together if operand is problem.lhs else schedule.rhs.rows
+    rows = schedule.coming(operand).rows
+    if operand is problem.lhs and schedule.group > 1 and problem.follows(problem.m_around):
+        rows = schedule.together
     if dim >= 0 and operand.free[dim].stride != width:
         rows = 1
 
@@ -386,13 +388,23 @@ def results(problem: Problem, schedule: Schedule, timing: Timing) -> Work:
     width = itemsize(problem.out.dtype)
     if schedule.leaves is Leaves.ROWS:
         return work + timing.transfer(rows * columns * width, run_of(problem.out.n, width))
-    near = problem.n_dim < 0 or problem.out.n[problem.n_dim].stride == width
-    block = min(schedule.rhs.rows, problem.n_tiled, schedule.columns) if near else 1
-    return work + _with_rest(
-        problem.n_tiled,
-        block,
-        lambda part, count: timing.transfer(rows * columns * width, width * count * schedule.beside).times(part),
-    )
+    block = min(schedule.rhs.rows, problem.n_tiled, schedule.columns)
+
+    def stored(part: float, count: int) -> Work:
+        return timing.transfer(rows * columns * width, _stored_run(problem, schedule, count)).times(part)
+
+    return work + _with_rest(problem.n_tiled, block, stored)
+
+
+def _stored_run(problem: Problem, schedule: Schedule, columns: int) -> int:
+    """Bytes beside each other of a result's tile of so many columns, with the rows whose sums leave together."""
+    out, atoms = problem.out, list[Atom]()
+    if problem.n_dim >= 0:
+        atoms.append(Atom(columns, out.n[problem.n_dim].stride))
+    if schedule.beside > 1:
+        dim = problem.m_around if schedule.group > 1 else problem.m_dim
+        atoms.append(Atom(schedule.beside, out.m[dim].stride))
+    return run_of(atoms, itemsize(out.dtype))
 
 
 def _tiles(problem: Problem, schedule: Schedule, timing: Timing) -> float:

@@ -47,7 +47,8 @@ def finished(problem: Problem, schedule: Schedule, timing: Timing) -> Schedule:
         schedule = schedule.with_coming(streams, kept)
     schedule = replace(schedule, group=_group(problem, schedule, sizes))
     schedule = _side_by_side(problem, schedule, timing)
-    schedule = with_more_buffers(problem, replace(schedule, body=_body(problem, schedule, sizes)), sizes)
+    schedule = replace(schedule, body=_body(problem, schedule, sizes), row_body=_row_body(problem, schedule, sizes))
+    schedule = with_more_buffers(problem, schedule, sizes)
     schedule = _more_in_flight(problem, schedule, (lhs_blocks, rhs_blocks), sizes)
     few = schedule.stays == "lhs" and prod(problem.m) <= sizes.columns and problem.rhs.home is not Home.STAGED
     return ahead(problem, schedule, sizes) if few and not problem.rhs.transposed else schedule
@@ -60,12 +61,18 @@ def _body(problem: Problem, schedule: Schedule, sizes: Sizes) -> int:
     return max(1, min(MOST_BUFFERS, UNROLLED_TILES // SMALL_LOOPS // max(1, tiles)))
 
 
+def _row_body(problem: Problem, schedule: Schedule, sizes: Sizes) -> int:
+    """The same of the tiles of rows of a block."""
+    tiles = problem.products * schedule.beside * -(-schedule.rhs.rows // sizes.bank_columns)
+    return max(1, min(MOST_BUFFERS, UNROLLED_TILES // SMALL_LOOPS // max(1, tiles)))
+
+
 def _side_by_side(problem: Problem, schedule: Schedule, timing: Timing) -> Schedule:
     """With rows of lhs that come side by side, and whose sums leave so: a bank holds those of several, and runs in HBM
     are longer.
     """
     out, lhs, sizes, columns = problem.out, schedule.lhs, timing.sizes, problem.n_tiled
-    whole = prod(problem.n) == columns <= min(schedule.rhs.rows, schedule.columns, sizes.bank_columns)
+    whole = columns <= min(schedule.rhs.rows, schedule.columns, sizes.bank_columns)
     if problem.bias or schedule.swapped or schedule.leaves is Leaves.ROWS or not whole:
         return schedule
     if any(array.repeats or array.across for array in problem.arrays):
@@ -76,7 +83,7 @@ def _side_by_side(problem: Problem, schedule: Schedule, timing: Timing) -> Sched
         if not come_beside(problem, problem.lhs) or out.on_chip or any(array.on_chip for array in problem.arrays):
             return schedule
         width, tiles = itemsize(out.dtype), lhs.rows // sizes.rows
-        if not run_of(out.n, width) == columns * width == out.m[problem.m_dim].stride:
+        if not run_of(out.n, width) == prod(problem.n) * width == columns * width == out.m[problem.m_dim].stride:
             return schedule
         counts = max(lhs.beside, min(tiles, -(-timing.long_run // (columns * width)))), lhs.beside
         more = [(each, each) for each in counts]
@@ -85,12 +92,19 @@ def _side_by_side(problem: Problem, schedule: Schedule, timing: Timing) -> Sched
 
 
 def _tiles_side_by_side(problem: Problem, schedule: Schedule, sizes: Sizes) -> list[tuple[int, int]]:
-    """Of tiles that are staged together, those that are transposed in one bank, and those whose sums leave together."""
-    leave = min(schedule.group, max(1, RESULT_TILES * sizes.bank_columns // max(1, problem.n_tiled)))
+    """Of tiles that are staged together, those that are transposed in one bank, and those whose sums leave together:
+    all where columns then follow each other in memory, else as many as are stored together.
+    """
+    most = min(schedule.group, max(1, RESULT_TILES * sizes.bank_columns // max(1, problem.n_tiled)))
+    counts = [-(-schedule.group // -(-schedule.group // most))]
+    if problem.out.n[problem.n_dim : problem.n_dim + 1] and not problem.out.on_chip:
+        around, width = problem.out.m[problem.m_around], itemsize(problem.out.dtype)
+        if around.stride == width and problem.out.n[problem.n_dim].stride == schedule.group * width:
+            counts.insert(0, schedule.group)
     come, row = 1, schedule.rows_of(problem, problem.lhs)[0]
     if problem.lhs.transposed and tuple(together(problem, row, schedule.row_bytes)) == row:
         come = min(schedule.group, max(1, sizes.bank_columns // (problem.m_tiled * problem.products)))
-    return [(come, leave), (1, leave)]
+    return [pair for leave in dict.fromkeys(counts) for pair in ((come, leave), (1, leave))]
 
 
 def with_more_buffers(problem: Problem, schedule: Schedule, sizes: Sizes) -> Schedule:

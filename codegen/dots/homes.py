@@ -11,6 +11,7 @@ from math import inf
 
 from neuronx_cc.codegen.context import Context, seen_by
 from neuronx_cc.codegen.dots.contraction import Bound, Contraction
+from neuronx_cc.codegen.dots.copies import copies_of
 from neuronx_cc.codegen.dots.statement import problems_of
 from neuronx_cc.codegen.emission.views import View, unplaced
 from neuronx_cc.codegen.formation.graph import is_view
@@ -56,7 +57,7 @@ def best_home(
         problems = problems_of(context, contraction, bound, home, ())
         if not problems:
             return inf
-        made = context.planner.time(context.planner.easiest(problems))
+        _, made = copies_of(context, contraction, bound, home, (), problems)
         if permuted is not None and home is not permuted:
             made += nanoseconds(context.builder, permuted, home) + context.timing.transfer_latency
         return made + sum(_read_ns(context, op, index, value, home) for op, index, value in readers)

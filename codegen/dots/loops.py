@@ -119,7 +119,7 @@ class Loops:
             pieces = heights(block.rows, self.builder.sizes.columns, self.schedule.beside)
             with self.builder.unrolled_if(len(pieces) > 1):
                 for start, tiles, rows, beside in pieces:
-                    for index in self.builder.each(tiles):
+                    for index in self.builder.each(tiles, body=self.schedule.row_body):
                         yield replace(block.cut_rows(index * rows + start, rows), beside=beside)
             return
         for index, count in self.builder.pieces(self.schedule.group, self.schedule.beside):
@@ -144,9 +144,12 @@ class Loops:
     def _leave(self, output: Output, target: Block, sums: Callable[[Block], Iterator[Finished]]) -> None:
         """Finish the tiles of ``sums(result)`` as they are made, and store what does not stay where it is made."""
         tiled, dtype, result = self.schedule.leaves is Leaves.TILES, self.problem.out.dtype, target
-        if tiled:
-            rows, *sizes = (atom.size for atom in target.dims)
-            result = self.tiles.tile(dtype, sizes, rows, "result", self.schedule.result_buffers)
+        if tiled:  # in the order in which the DMA writes long runs
+            order = sorted(range(1, len(target.dims)), key=lambda dim: -abs(target.dims[dim].stride))
+            sizes = [target.dims[dim].size for dim in order]
+            rows = target.dims[0].size
+            kept = self.tiles.tile(dtype, sizes, rows, "result", self.schedule.result_buffers)
+            result = kept.select([0, *(1 + order.index(dim) for dim in range(1, len(target.dims)))])
         made: list[Finished] = []
         for tile in sums(result):
             made.append(tile)
@@ -155,7 +158,7 @@ class Loops:
                 made = []
         output.finish(made)
         if tiled:
-            copy(self.builder, target, result, Stream.DMA_STORE)
+            copy(self.builder, target.select([0, *order]), kept, Stream.DMA_STORE)
 
     def _sum_row(
         self, output: Output, part: Part, pair: Pair, arrays: Sequence[Block], result: Block

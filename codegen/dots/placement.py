@@ -227,12 +227,7 @@ def _nest(
     A dim on the partitions is never cut: an operand that lies elsewhere, or is the smaller, is copied instead.
     """
     problems = problems_of(context, contraction, bound, out, adds)
-    views = [out, *(each.view for each in bound)]
-    lies = tuple((view.in_sbuf, view.dtype, view.start.terms, view.dims) for view in views)
-    posed = (tuple(problems), *(tuple(contraction.order(index)) for index in (0, 1)), lies)
-    copies = context.planner.copies.get(posed) if problems else None
-    if copies is None:
-        copies = context.planner.copies[posed] = copies_of(context, contraction, bound, out, adds, problems)
+    copies, _ = copies_of(context, contraction, bound, out, adds, problems)
     lhs, rhs = bound
     if copies:
         there = dict(copies)

@@ -137,6 +137,8 @@ class Schedule:
     """Blocks along one dim that are unrolled."""
     body: int
     """Blocks that are an iteration of a loop."""
+    row_body: int
+    """Tiles of the rows of a block that are."""
     transposes: int
     """Banks of transposes of one tile that are unrolled."""
     straight: bool = False

@@ -126,7 +126,12 @@ class Stage:
         if way is Way.IN_PLACE:
             chunk = next((atom for atom in source.dims[1:-1] if atom.size > 1), Atom(1, 0))
             return source.of((source.dims[0], chunk, source.dims[-1]))
-        return self._loaded(source, span, segment)
+        if span.group == 1 or problem.follows(span.around):
+            return self._loaded(source, span, segment)
+        tile = self._tile([atom.size for atom in source.dims[1:-1]], span, segment)
+        for first, part in span.tiles():
+            self.filler.load(self.filler.source(part, segment), tile.index(2, first, part.size), span.chunk)
+        return tile
 
     def _transposed(self, span: Span, segments: Sequence[Segment]) -> list[Block]:
         """Rows are loaded with all of these segments: each would be a short run."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from math import prod
+from math import inf, prod
 
 import numpy as np
 
@@ -29,7 +29,7 @@ from neuronx_cc.codegen.dots.problem import (
     splits_of,
 )
 from neuronx_cc.codegen.dots.schedule import FEW
-from neuronx_cc.codegen.emission.views import Atom, View, align, unplaced
+from neuronx_cc.codegen.emission.views import Atom, IterSpace, View, align, unplaced
 from neuronx_cc.codegen.epilogues.work import Epilogue
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.program import Stream
@@ -86,17 +86,25 @@ class _Refined:
 
 
 def _refine(contraction: Contraction, views: Sequence[View], out: View, adds: Sequence[View]) -> _Refined | None:
-    """Common dims; None where some do not nest, or lie on the partitions in a way that nothing reads."""
+    """Common dims, in the order in which the result lies, terms in that of an operand; None where some do not nest, or
+    lie on the partitions in a way that nothing reads.
+    """
     lhs_b, lhs_m, lhs_k = contraction.classes(views[0], 0)
     rhs_b, rhs_n, rhs_k = contraction.classes(views[1], 1)
     others = [out, *adds]
     first, last = len(lhs_b.dims), len(lhs_b.dims) + len(lhs_m.dims)
     batch, m, k = contraction.sizes(0)
+    out_b, out_m, out_n = (out.of(out.dims[start:stop]) for start, stop in ((0, first), (first, last), (last, None)))
     spaces = (
-        align([lhs_b, rhs_b, *(each.of(each.dims[:first]) for each in others)], batch),
-        align([lhs_m, *(each.of(each.dims[first:last]) for each in others)], m),
-        align([rhs_n, *(each.of(each.dims[last:]) for each in others)], contraction.sizes(1)[1]),
-        align([lhs_k, rhs_k], k),
+        _aligned([lhs_b, rhs_b, *(each.of(each.dims[:first]) for each in others)], batch, out_b),
+        _aligned([lhs_m, *(each.of(each.dims[first:last]) for each in others)], m, out_m),
+        # a row that TensorE adds lies in the order of the dims
+        _aligned(
+            [rhs_n, *(each.of(each.dims[last:]) for each in others)],
+            contraction.sizes(1)[1],
+            None if contraction.bias is not None else out_n,
+        ),
+        _aligned([lhs_k, rhs_k], k, rhs_k if lhs_k.in_sbuf else lhs_k),
     )
     classes = [_Class(tuple(space.sizes), tuple(map(tuple, space.atoms))) for space in spaces if space is not None]
     if len(classes) < len(spaces):
@@ -113,6 +121,16 @@ def _refine(contraction: Contraction, views: Sequence[View], out: View, adds: Se
     if any(n.on_partitions(array) for array in arrays[1]) or any(map(b.on_partitions, range(len(b.atoms)))):
         return None
     return _Refined(b, m_, n, k_)
+
+
+def _aligned(views: Sequence[View], sizes: Sequence[int], like: View | None) -> IterSpace | None:
+    """Common dims of ``views``, in the order in which those of ``like`` lie: neighbours in memory become one dim."""
+    order = list(range(len(sizes)))
+    if like is not None:
+        order.sort(
+            key=lambda dim: min((-inf if atom.partition else -abs(atom.stride) for atom in like.dims[dim]), default=0)
+        )
+    return align([view.transpose(order) for view in views], [sizes[dim] for dim in order])
 
 
 def problems_of(

@@ -225,18 +225,17 @@ class Builder:
         for arena in (self.hbm, self.sbuf, self.psum):
             arena.forget()
 
-    def each(self, count: int, unroll: int = 4) -> Iterator[Affine]:
-        """Indices of a loop: constants of short loops, whose iterations then overlap freely, else a counted loop's."""
-        if count == 1:
-            yield Affine()
-            return
+    def each(self, count: int, unroll: int = 4, body: int = 1) -> Iterator[Affine]:
+        """Indices of a loop, ``body`` of them in an iteration; constants of short loops, which then overlap freely."""
         if count <= unroll:
-            with self.unrolled():
-                for position in range(count):
-                    yield Affine(position)
+            with self.unrolled_if(count > 1):
+                yield from map(Affine, range(count))
             return
-        with self.loop(count) as index:
-            yield index
+        whole, left = divmod(count, min(body, count))
+        with self.unrolled_if(left > 0):
+            with self.loop(whole) as index, self.unrolled_if(body > 1):
+                yield from (index * body + at for at in range(min(body, count)))
+            yield from map(Affine, range(count - left, count))
 
     @contextmanager
     def unrolled(self) -> Iterator[None]:

@@ -80,6 +80,7 @@ def ordered(target: Block, source: Block) -> tuple[Block, Block]:
     free = [dim for dim, atom in enumerate(source.dims) if not atom.partition and atom.size > 1]
     order = sorted(free, key=lambda dim: -target.dims[dim].stride)
     head = [dim for dim, atom in enumerate(source.dims) if atom.partition]
+    order = order if order or head else [*range(len(source.dims))][:1]
     merged: list[tuple[Atom, Atom]] = []
     for dim in order:
         inner, other = target.dims[dim], source.dims[dim]

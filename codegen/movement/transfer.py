@@ -86,7 +86,7 @@ def reordered(builder: Builder, target: Block, source: Block, stream: Stream, lo
             builder, *relayout_plan.ordered(target, source), relayout, load=load, store=Stream.DMA_STORE
         )
     else:
-        copy(builder, *_in_order(target, source), stream)
+        copy(builder, *relayout_plan.ordered(target, source), stream)
 
 
 def _quickest(builder: Builder, target: Block, source: Block) -> tuple[float, relayout_plan.Relayout | None, bool]:
@@ -124,7 +124,7 @@ def put(builder: Builder, target: Block, source: Block, stream: Stream) -> None:
     if is_crossed(builder, target, source, _direct_ns(builder, target, source)):
         crossed.copy(builder, target, source, stream)
     else:
-        copy(builder, *_in_order(target, source), stream)
+        copy(builder, *relayout_plan.ordered(target, source), stream)
 
 
 def _of_core(target: Block, source: Block) -> tuple[Block, Block]:
@@ -132,12 +132,6 @@ def _of_core(target: Block, source: Block) -> tuple[Block, Block]:
     if target.dtype == source.dtype in COMPUTED:
         return replace(target, dtype="u8"), replace(source, dtype="u8")
     return target, source
-
-
-def _in_order(target: Block, source: Block) -> tuple[Block, Block]:
-    """What lies on chip with neighbours in ``target`` last, for runs of them."""
-    several = any(atom.partition for atom in source.dims)
-    return relayout_plan.ordered(target, source) if several else (target, source)
 
 
 def _direct_ns(builder: Builder, target: Block, source: Block) -> float:

@@ -48,6 +48,7 @@ def test_open_banks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choose, "choose", chosen)
     monkeypatch.setattr(choose.Planner, "easiest", lambda _, problems: problems[wanted["statement"] % len(problems)])
     monkeypatch.setattr(placement, "home_across", lambda *_: None)
+    monkeypatch.setattr(placement, "copies_of", lambda *_: ((), 0.0))
     ratios = defaultdict(list)
     for number, (shape, options) in enumerate((shape, options) for shape in SHAPES for options in TYPES):
         for statement in (0, 1):
