@@ -23,6 +23,8 @@ from pathlib import Path
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # else XLA leaves out roundings to narrow types that the program asks for
 os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_allow_excess_precision=false"
+# beside the race check
+os.environ.setdefault("NEURONX_CC_PROVENANCE", "1")
 ROOT = Path(__file__).resolve().parent
 sys.path[:0] = [str(ROOT / "support")]
 

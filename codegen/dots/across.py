@@ -53,7 +53,8 @@ def home_across(context: Context, contraction: Contraction, bound: Sequence[Boun
     nbytes = shape.size // lies.size * itemsize(shape.dtype)
     made = resident_view(Alloc(Space.SBUF, 0, nbytes), shape.dtype, shape.dims, lies)
     adds = [
-        near_home(context, each, made) or unplaced(hlo.shape_of(each).dtype, shape.dims) for each in contraction.arrays
+        near_home(context, contraction, each, made) or unplaced(hlo.shape_of(each).dtype, shape.dims)
+        for each in contraction.arrays
     ]
     across = _time(context, contraction, bound, made, adds)
     if across == inf or _waits(context.timing, problems_of(context, contraction, bound, made, adds)):
@@ -111,12 +112,21 @@ def _repeated(context: Context, readers: Sequence[hlo.Operation], columns: int) 
     return None
 
 
-def near_home(context: Context, array: hlo.SSAValue, out: View) -> View | None:
-    """How an array lies on chip, as the result does if that lies there, too; None if it does not."""
+def near_home(context: Context, contraction: Contraction, array: hlo.SSAValue, out: View) -> View | None:
+    """How an array lies on chip, each row on a partition of its own; as the result does if that lies there, too.
+
+    None if it does not: what is repeated for all rows lies on one partition, from which the others read nothing.
+    """
     if views_of_cast(context, array):
         return None
+    one_row = prod(contraction.sizes(0)[1]) == 1
     return next(
-        (view for view in context.views(array) if view.in_sbuf and (not out.in_sbuf or _alike(view, out))), None
+        (
+            view
+            for view in context.views(array)
+            if view.in_sbuf and (_alike(view, out) if out.in_sbuf else one_row or view.partition_atom is not None)
+        ),
+        None,
     )
 
 

@@ -176,7 +176,9 @@ def _saves(context: Context, contraction: Contraction, bound: Sequence[Bound], r
 
 def _array_views(context: Context, contraction: Contraction, bound: Sequence[Bound], out: View) -> tuple[View, ...]:
     """The homes of what the epilogue reads: on chip where sums leave PSUM in tiles of such rows, else in HBM."""
-    near = {array: view for array in contraction.arrays if (view := near_home(context, array, out)) is not None}
+    near = {
+        array: view for array in contraction.arrays if (view := near_home(context, contraction, array, out)) is not None
+    }
     outside = {array: _array_view(context, contraction, array) for array in contraction.arrays if array not in near}
     if near and not out.in_sbuf:
         apart = {array: unplaced(view.dtype, view.shape) for array, view in near.items()}

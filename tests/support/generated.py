@@ -4,6 +4,7 @@
 ``auto_cast`` none, code generation and ``Executable.run``.
 """
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -61,9 +62,11 @@ def compile_text(
     return Compiled(text, program, constants)
 
 
-def text_of(function: Callable[..., Any], *inputs: Any) -> str:
-    """HLO text of a JAX function for inputs of these shapes and types."""
-    lowered = jax.jit(function, keep_unused=True).lower(*inputs)
+def text_of(function: Callable[..., Any], *inputs: Any, donated: bool = False) -> str:
+    """HLO text of a JAX function for inputs of these shapes and types; ``donated``: results may lie in them."""
+    donated_ones = range(len(inputs)) if donated else ()
+    with warnings.catch_warnings(action="ignore"):  # of those that serve no result
+        lowered = jax.jit(function, keep_unused=True, donate_argnums=donated_ones).lower(*inputs)
     return str(lowered.compiler_ir("hlo").as_hlo_text(print_large_constants=True))  # type: ignore[union-attr]
 
 

@@ -20,6 +20,8 @@ from jax_neighbourhoods import NEIGHBOURHOODS as KERNELS
 from jax_sketch import NUMPY, Sketch
 from jax_structures import ALL, CONSUMERS, FAMILIES, extend
 from jax_uneven_rows import uneven
+from view_readers import READERS, reader
+from view_readers import drawn as drawn_views
 from xla_oracle import run_text
 
 from neuronx_cc.codegen.context import Transposes
@@ -41,11 +43,14 @@ CASTS_DRAWN = 3
 NEIGHBOURHOODS = KERNELS | {"uneven": (uneven,)}
 FAMILIES = FAMILIES | NEIGHBOURHOODS
 FAMILY_KINDS = ("jax", *FAMILIES)
-KINDS = (*FAMILY_KINDS, "tiny", "schedules", "nonfinite")
-"""``tiny``: a program of any other kind, for a machine with a half, a quarter or an eighth of the memories on chip, or
-few banks of PSUM; ``schedules``: one whose schedules are drawn among the candidates; ``nonfinite``:
-one with infinities and NaNs among its inputs, as the JAX backend runs it.
+KINDS = (*FAMILY_KINDS, "views", "tiny", "schedules", "nonfinite")
+"""``views``: a kernel of each kind in turn, whose operands are read through views; ``tiny``: a program of any other
+kind, for a machine with a half, a quarter or an eighth of the memories on chip, or few banks of PSUM; ``schedules``:
+one whose schedules are drawn among the candidates; ``nonfinite``: one with infinities and NaNs among its inputs, as the
+JAX backend runs it.
 """
+XLA_EVERY = 8
+"""Of programs of each reader of views, how many meet the reference of their ops alone: all but one."""
 MACHINES = Path(__file__).parents[1] / "machines"
 TINY = ("half", "quarter", "eighth")
 BANKS = (1, 2, 4)
@@ -75,6 +80,11 @@ class Case:
     """Whether it runs as in the JAX backend, which infinities do not spread in."""
     padded: bool = False
     """Whether rows are added wherever that is possible."""
+    donated: bool = False
+    """Whether results may lie in the memory of inputs."""
+    quick: bool = False
+    """Whether it meets the reference of its ops, not XLA, and ops are not verified after each pass: that takes half as
+    long."""
 
     def function(self, wide: bool = False) -> Any:
         """The function; ``wide``: floats are FP64."""
@@ -92,25 +102,24 @@ class Case:
 EXACT_FLOATS = ("f32", "bf16", "f16")
 
 
-def numbers(dtype: str, dims: tuple[int, ...], seed: int, exact: bool) -> Array:
-    """Whole numbers from -3 to 3, or normal ones."""
+def numbers(dtype: str, dims: tuple[int, ...], seed: int, exact: bool, most: int = 3) -> Array:
+    """Whole numbers up to ``most``, or normal ones."""
     generator = np.random.default_rng(seed)
     if dtype == "pred":
         return generator.integers(0, 2, dims).astype(bool)
     if exact:
-        low = 0 if dtype.startswith("u") else -3
-        return generator.integers(low, 4, dims).astype(TYPES[dtype])
+        low = 0 if dtype.startswith("u") else -most
+        return generator.integers(low, most + 1, dims).astype(TYPES[dtype])
     return np.clip(generator.standard_normal(dims), -3, 3).astype(TYPES[dtype])
 
 
 def draw(kind: str, seed: int) -> Case:
     """The program of ``kind`` and ``seed``, always the same."""
+    if kind == "views":
+        return viewed(seed)
     if kind == "tiny":
         chooser = random.Random(f"tiny {seed}")
-        machine = find_machine(MACHINES / f"{chooser.choice(TINY)}.toml")
-        if chooser.random() < 0.5:
-            banks = chooser.choice(BANKS) * machine.sizes().bank_bytes
-            machine = machine.with_settings([f"memory.psum_partition_bytes={banks}"])
+        machine = tiny(chooser)
         return replace(draw(chooser.choice(FAMILY_KINDS), seed), machine=machine)
     if kind == "schedules":
         chooser = random.Random(f"schedules {seed}")
@@ -154,6 +163,34 @@ def draw(kind: str, seed: int) -> Case:
     return Case("\n".join(lines), inputs, [root.exact for root in roots], options, *flags)
 
 
+def viewed(seed: int) -> Case:
+    """A kernel that reads views; some are made for little memory, or by schedules that are drawn."""
+    chooser = random.Random(f"views {seed}")
+    g, results = drawn_views(seed, chooser)
+    parameters = ", ".join(value.name for value in g.inputs)
+    lines = [*g.lines, f"return ({', '.join(value.name for value in results)},)"]
+    source = "\n".join([f"def program({parameters}):  # {reader(seed)}", *("    " + line for line in lines)])
+    inputs = [
+        numbers(value.dtype, value.dims, seed * 100 + at, value.exact, g.most_given[value.name])
+        for at, value in enumerate(g.inputs)
+    ]
+    machine = tiny(chooser) if chooser.random() < 0.2 else TRN1
+    schedules = seed if chooser.random() < 0.25 else None
+    flags = (chooser.random() < 0.3, False, chooser.random() < 0.2, chooser.random() < 0.3)
+    quick = seed // len(READERS) % XLA_EVERY > 0 and "linalg" not in source  # calls have no reference
+    options = {"auto_cast": "none", "auto_cast_type": "bf16"}
+    return Case(source, inputs, [value.exact for value in results], options, machine, schedules, *flags, quick)
+
+
+def tiny(chooser: random.Random) -> Machine:
+    """A machine with less on chip."""
+    machine = find_machine(MACHINES / f"{chooser.choice(TINY)}.toml")
+    if chooser.random() < 0.5:
+        banks = chooser.choice(BANKS) * machine.sizes().bank_bytes
+        machine = machine.with_settings([f"memory.psum_partition_bytes={banks}"])
+    return machine
+
+
 def spoiled(case: Case, chooser: random.Random) -> Case:
     """``case`` with up to three elements that are not finite in one of its inputs."""
     floats = [at for at, array in enumerate(case.inputs) if array.dtype.kind not in "biu" and array.size]
@@ -171,7 +208,7 @@ def run(case: Case, text: str, transposes: Transposes) -> list[Array]:
     choices = drawn_schedules(case.drawn) if case.fused or case.drawn is not None else contextlib.nullcontext()
     rows = mock.patch.object(even_rows, "gain", return_value=1.0) if case.padded else contextlib.nullcontext()
     with choices, rows:
-        compiled = compile_text(text, case.machine, verify_each=True, transposes=transposes, **case.options)
+        compiled = compile_text(text, case.machine, verify_each=not case.quick, transposes=transposes, **case.options)
     found = compiled.run(case.inputs)
     if transposes is Transposes.WATCHED and len(found) > len(case.exact):
         return run(case, text, Transposes.BITS) if np.isnan(found[-1][0]) else found[:-1]
@@ -180,8 +217,8 @@ def run(case: Case, text: str, transposes: Transposes) -> list[Array]:
 
 def check(case: Case) -> None:
     """Compile, run with all checks, compare. Raises AssertionError for wrong values, else what is raised on the way."""
-    text = text_of(case.function(), *case.inputs)
-    wanted = run_text(text, case.inputs)
+    text = text_of(case.function(), *case.inputs, donated=case.donated)
+    wanted = evaluate(parse_text(text), case.inputs) if case.quick else run_text(text, case.inputs)
     watched = Transposes.WATCHED
     found = run(case, text, watched if case.watched else Transposes.VALUES)
     step = STEP[case.options["auto_cast_type"]] if case.options["auto_cast"] != "none" else 0.0
@@ -190,6 +227,8 @@ def check(case: Case) -> None:
         wrong = differences(case, found := run(case, text, watched), wanted, step)
     if not wrong:
         return
+    if case.quick:
+        wanted = run_text(text, case.inputs)
     # XLA's CPU client merges slices of slices without clamping their starts, and loses NaNs in maxima of rows: what
     # the ops mean decides
     meant = differences(case, found, evaluate(parse_text(text), case.inputs), step)

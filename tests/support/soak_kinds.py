@@ -33,7 +33,7 @@ def text(kind: str, seed: int) -> str:
     shapes = ", ".join(f"{array.dtype}{list(array.shape)}" for array in case.inputs)
     sizes, how = case.machine.sizes(), "drawn" if case.drawn is not None else "fused" if case.fused else "best"
     machine = f"{case.machine.name}, {sizes.banks} banks of PSUM, {how} schedules"
-    return f"# {shapes}; {case.options}; {machine}\n{case.source}\n"
+    return f"# {shapes}{', donated' * case.donated}; {case.options}; {machine}\n{case.source}\n"
 
 
 def judge(kind: str, seed: int) -> tuple[str, str]:
@@ -52,7 +52,7 @@ def judge(kind: str, seed: int) -> tuple[str, str]:
     except NeuronError as error:
         if error.code == "EXSP001":
             return "full", traceback.format_exc()
-        if error.code.startswith(("ERUN91", "I", "EBIR")):
+        if error.code.startswith(("ERUN91", "ERUN921", "I", "EBIR")):
             return "failed", traceback.format_exc()
         return "refused", str(error)
     except Exception as error:

@@ -1,0 +1,82 @@
+"""Readers of random views: each kind of kernel, all of whose operands are drawn by ``view_operands``.
+
+    python tests/soak.py --kind views --seed 0 --count 1000
+
+The reader of a program is that of its seed, in turn, up to three times; some have another one of any kind besides.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Callable
+
+import view_folds as folds
+import view_places as places
+import view_products as products
+from jax_sketch import Value
+from view_operands import Drawn
+
+LARGEST = (1000, 5000, 5000, 20_000, 20_000, 60_000, 150_000)
+"""Elements of arrays; of some programs."""
+READERS: dict[str, Callable[[Drawn], None]] = {
+    "map": folds.map_,
+    "row fold": folds.row_fold,
+    "leading fold": folds.leading_fold,
+    "middle fold": folds.middle_fold,
+    "pair fold": folds.pair_fold,
+    "norm": folds.norm,
+    "scan": folds.scan_,
+    "recurrence": folds.recurrence,
+    "window": folds.window,
+    "pooled gradient": folds.pooled_gradient,
+    "dot": products.dot,
+    "batched dot": products.batched_dot,
+    "thin dot": products.thin_dot,
+    "epilogue": products.epilogue,
+    "chain": products.chain,
+    "attention": products.attention,
+    "convolution": products.convolution,
+    "depthwise": products.depthwise,
+    "convolution's gradient": products.conv_gradient,
+    "gather": places.gather,
+    "scatter": places.scatter,
+    "histogram": places.histogram,
+    "dynamic": places.dynamic,
+    "sort": places.sort,
+    "concatenate": places.concatenate,
+    "pad": places.pad,
+    "relayout": places.relayout,
+    "loop": places.loop,
+    "branch": places.branch,
+    "random bits": places.random_bits,
+    "solve": places.solve,
+}
+REAL = ("norm", "recurrence", "attention", "solve")
+"""Those that compute with real numbers."""
+
+
+def reader(seed: int) -> str:
+    """The kind of the program of this seed."""
+    return list(READERS)[seed % len(READERS)]
+
+
+def drawn(seed: int, chooser: random.Random) -> tuple[Drawn, list[Value]]:
+    """A program without head and return, and its results."""
+    kind = reader(seed)
+    real = kind in REAL
+    g = Drawn(chooser, not real, chooser.choice(LARGEST), real=real)
+    results = []
+    g.plain = chooser.random() < 0.5
+    for _ in range(chooser.choice((1, 2, 3)) if g.largest < 50_000 else 1):
+        READERS[kind](g)
+        results.append(g.values[-1])
+    if not g.plain and chooser.random() < 0.25:
+        READERS[chooser.choice([other for other in READERS if (other in REAL) is real])](g)
+        results.append(g.values[-1])
+    used = {word for line in g.lines for word in re.findall(r"\w+", line.split("=", 1)[1])}
+    results += [value for value in g.values if value.name not in used and value not in results][:3]
+    made = [value for value in g.produced if value.home == "made"]
+    if made and chooser.random() < 0.2:  # what is viewed is wanted elsewhere, too
+        results.append(chooser.choice(made))
+    return g, list({value.name: value for value in results}.values())
