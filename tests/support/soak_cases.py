@@ -49,6 +49,8 @@ kind, for a machine with a half, a quarter or an eighth of the memories on chip,
 one whose schedules are drawn among the candidates; ``nonfinite``: one with infinities and NaNs among its inputs, as the
 JAX backend runs it.
 """
+AROUND = ("",) * 6 + ("lax.map(lambda given: each(*given), {})", "jax.vmap(each)(*{})")
+"""What readers of views stand in."""
 XLA_EVERY = 8
 """Of programs of each reader of views, how many meet the reference of their ops alone: all but one."""
 MACHINES = Path(__file__).parents[1] / "machines"
@@ -167,19 +169,29 @@ def viewed(seed: int) -> Case:
     """A kernel that reads views; some are made for little memory, or by schedules that are drawn."""
     chooser = random.Random(f"views {seed}")
     g, results = drawn_views(seed, chooser)
+    around = chooser.choice(AROUND) if g.inputs else ""
     parameters = ", ".join(value.name for value in g.inputs)
-    lines = [*g.lines, f"return ({', '.join(value.name for value in results)},)"]
-    source = "\n".join([f"def program({parameters}):  # {reader(seed)}", *("    " + line for line in lines)])
+    result = f"return ({', '.join(value.name for value in results)},)"
+    lines = [f"def program({parameters}):  # {reader(seed)}", *("    " + line for line in (*g.lines, result))]
+    if around:
+        lines[0] = lines[0].replace("program", "each")
+        lines += [f"def program({parameters}):", "    return " + around.format(f"({parameters},)")]
+    ahead = (chooser.choice((1, 2, 3)),) if around else ()
     inputs = [
-        numbers(value.dtype, value.dims, seed * 100 + at, value.exact, g.most_given[value.name])
+        numbers(value.dtype, (*ahead, *value.dims), seed * 100 + at, value.exact, g.most_given[value.name])
         for at, value in enumerate(g.inputs)
     ]
+    source = "\n".join(lines)
     machine = tiny(chooser) if chooser.random() < 0.2 else TRN1
     schedules = seed if chooser.random() < 0.25 else None
-    flags = (chooser.random() < 0.3, False, chooser.random() < 0.2, chooser.random() < 0.3)
+    fused, padded, donated, watched = (chooser.random() < share for share in (0.3, 0.2, 0.3, 0.15))
+    cast, narrow = chooser.choice(CASTS) if not g.real and chooser.random() < 0.5 else ("none", "bf16")
+    if cast == "all":  # rounds what is no operand of a contraction
+        cast = "matmult"
     quick = seed // len(READERS) % XLA_EVERY > 0 and "linalg" not in source  # calls have no reference
-    options = {"auto_cast": "none", "auto_cast_type": "bf16"}
-    return Case(source, inputs, [value.exact for value in results], options, machine, schedules, *flags, quick)
+    options = {"auto_cast": cast, "auto_cast_type": narrow}
+    flags = (fused, watched, padded, donated, quick)
+    return Case(source, inputs, [value.exact for value in results], options, machine, schedules, *flags)
 
 
 def tiny(chooser: random.Random) -> Machine:
