@@ -30,7 +30,7 @@ from neuronx_cc.codegen.dots.problem import rounding_of
 from neuronx_cc.codegen.dots.tiles import Tiles
 from neuronx_cc.codegen.emission.builder import Affine, Block, Ring
 from neuronx_cc.codegen.emission.emitter import Emitter
-from neuronx_cc.codegen.emission.tiles import TilePool
+from neuronx_cc.codegen.emission.tiles import TilePool, no_room
 from neuronx_cc.codegen.emission.views import Atom, View
 from neuronx_cc.codegen.movement.halves import carrier_of
 from neuronx_cc.ir import hlo
@@ -53,7 +53,8 @@ def lower(context: Context, op: hlo.ConvolutionOp, step: int) -> None:
         wholes = arrays_of(context, form)
         posed = pose(context, form, home, wholes)
         schedule = context.planner.choose(posed) if posed.meets else unmet(posed)
-        assert schedule is not None, "one position of one feature fits"
+        if schedule is None:
+            raise no_room("convolution's gradient", posed.room, op.loc)
         _Gradient(context, form, home, wholes, posed, schedule, pool, sums).emit()
         builder.psum.free(sums.alloc)
 

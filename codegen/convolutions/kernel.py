@@ -37,12 +37,11 @@ from neuronx_cc.codegen.convolutions.weights import Kernels, OutputsAt
 from neuronx_cc.codegen.dots.tiles import Tiles
 from neuronx_cc.codegen.emission.builder import Builder
 from neuronx_cc.codegen.emission.emitter import Emitter
-from neuronx_cc.codegen.emission.tiles import TilePool, room_of
+from neuronx_cc.codegen.emission.tiles import TilePool, no_room, room_of
 from neuronx_cc.codegen.epilogues.chain import Chain
 from neuronx_cc.codegen.formation.graph import Kernel
 from neuronx_cc.codegen.maps.plan import load_stream
 from neuronx_cc.ir import hlo
-from neuronx_cc.ir.errors import CompileError
 from neuronx_cc.ir.isa.program import Stream
 
 SPARE_SHARE = (1, 11)
@@ -70,12 +69,7 @@ def _lower(context: Context, convolving: Convolving, apart: bool) -> None:
     posed = placed.problem
     schedule = context.planner.choose(posed)
     if schedule is None:
-        raise CompileError(
-            "EXSP001",
-            f"SBUF has no room for the smallest blocks of a convolution: {posed.room} bytes a partition are left",
-            "a smaller batch may fit",
-            op.loc,
-        )
+        raise no_room("convolution", posed.room, op.loc)
     solved, builder = posed.under(schedule.fold), context.builder
     # the checks of sums lie in the same piece of memory as all tiles
     room = room_of(footprint(solved, schedule, builder.sizes)) + builder.sizes.sbuf_share(SPARE_SHARE)

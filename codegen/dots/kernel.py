@@ -33,13 +33,12 @@ from neuronx_cc.codegen.dots.stage import KeptBlocks, Stage, kept_bytes
 from neuronx_cc.codegen.dots.tiles import Tiles
 from neuronx_cc.codegen.emission.accesses import Alloc
 from neuronx_cc.codegen.emission.emitter import Emitter
-from neuronx_cc.codegen.emission.tiles import TilePool, room_of
+from neuronx_cc.codegen.emission.tiles import TilePool, no_room, room_of
 from neuronx_cc.codegen.epilogues.chain import Chain
 from neuronx_cc.codegen.formation.graph import Kernel
 from neuronx_cc.codegen.maps.plan import is_given
 from neuronx_cc.codegen.movement.halves import carrier_of
 from neuronx_cc.ir import hlo
-from neuronx_cc.ir.errors import CompileError
 from neuronx_cc.ir.isa.limits import PARTITIONS
 from neuronx_cc.ir.isa.program import Stream
 
@@ -70,13 +69,7 @@ def lower(context: Context, kernel: Kernel, step: int) -> None:
     placed = place(context, contraction, bound)
     schedule = context.planner.choose(placed.problem)
     if schedule is None:
-        raise CompileError(
-            "EXSP001",
-            f"SBUF has no room for the smallest tiles of a contraction: {placed.problem.room} bytes a partition are "
-            "left",
-            "a smaller batch may fit",
-            op.loc,
-        )
+        raise no_room("contraction", placed.problem.room, op.loc)
     emit(context, placed, schedule)
 
 

@@ -9,6 +9,7 @@ from math import prod
 
 from neuronx_cc.codegen.emission.builder import Block, Builder, Ring
 from neuronx_cc.codegen.emission.views import Atom
+from neuronx_cc.ir.errors import NO_LOC, CompileError, Loc
 from neuronx_cc.ir.types import itemsize
 
 
@@ -162,3 +163,13 @@ def dense(sizes: Sequence[int], dtype: str) -> tuple[Atom, ...]:
 def room_of(tiles: Mapping[tuple[str, int], int]) -> int:
     """Bytes a partition of all buffers: ``tiles`` is (name, how many) -> bytes."""
     return sum(count * nbytes for (_, count), nbytes in tiles.items())
+
+
+def no_room(kernel: str, room: int, loc: Loc = NO_LOC) -> CompileError:
+    """What a kernel raises that has no plan for the ``room`` there is: less stays on chip then, if anything does."""
+    return CompileError(
+        "EXSP001",
+        f"SBUF has no room for the smallest tiles of a {kernel}: {room} bytes a partition are left",
+        "a smaller batch may fit",
+        loc,
+    )

@@ -15,7 +15,7 @@ from neuronx_cc.codegen.dots.transpose import Transposer
 from neuronx_cc.codegen.emission.builder import Affine, Block, Ring, merge_free
 from neuronx_cc.codegen.emission.emitter import Emitter, Splat
 from neuronx_cc.codegen.emission.ones import add_up
-from neuronx_cc.codegen.emission.tiles import TilePool, tile_in
+from neuronx_cc.codegen.emission.tiles import TilePool, no_room, tile_in
 from neuronx_cc.codegen.emission.views import Atom, View, align, outermost, unplaced
 from neuronx_cc.codegen.maps import bits, elementwise
 from neuronx_cc.codegen.maps.plan import load_stream
@@ -80,7 +80,8 @@ def lower(context: Context, op: hlo.ReduceOp, step: int) -> None:
         problem = _problem(context, op, opcode, view, target)
         assert problem is not None, "HBM views align"
         schedule = choose(problem, context.timing)
-        assert schedule is not None, "single elements fit"
+        if schedule is None:
+            raise no_room("reduction", problem.room, op.loc)
         found.append((0.0, view, problem, schedule))
     _, view, problem, schedule = min(found, key=lambda each: each[0])
     if on_tensor(problem, schedule, context.timing):

@@ -26,7 +26,7 @@ NARROWER = {
     "u32": ("u8", "pred"),
 }
 """In what types an operand may be given that the program converts."""
-BITS = {"f32": "s32", "bf16": "u16", "f16": "u16", "s32": "f32"}
+BITS = {"f32": "s32", "bf16": "u16", "f16": "u16"}
 """The type whose operators on bits make the operand."""
 
 
@@ -337,8 +337,7 @@ def from_bits(g: Drawn, dtype: str, dims: tuple[int, ...], most: float) -> Value
     """Bits that an integer operator makes, read as another type."""
     x = g.given(dtype, dims, most)
     z = g.given(BITS[dtype], dims, 0)
-    text = f"lax.bitcast_convert_type(lax.bitcast_convert_type({x.name}, T['{BITS[dtype]}']) ^ {z.name}, T['{dtype}'])"
-    return g.like(x, text)
+    return g.like(x, f"XOR({x.name}, {z.name})")
 
 
 def looped(g: Drawn, dtype: str, dims: tuple[int, ...], most: float) -> Value:

@@ -1,0 +1,36 @@
+"""Kernels where next to nothing is left of SBUF: they compile, or say that there is no room, and no assertion fails."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from generated import TRN1, check_function
+
+from neuronx_cc.ir.errors import CompileError
+
+RESERVED = TRN1["sbuf.reserved_bytes"]
+PROGRAMS: dict[str, Callable[[Any], Any]] = {
+    "reduction": lambda x: (x + 1)[:, ::2].max((0, 1)),
+    "convolution's gradient": lambda x: jax.vjp(
+        lambda k: jax.lax.conv_general_dilated(x[:9, None], k, (1, 1), "SAME"), jnp.ones((3, 1, 3, 3))
+    )[1](jnp.stack([x[9:18]] * 3, 1))[0],
+}
+
+
+@pytest.mark.parametrize("kernel", PROGRAMS)
+def test_what_has_no_room_says_so(kernel: str) -> None:
+    x = np.random.default_rng(0).integers(-3, 4, (200, 8, 9)).astype(np.float32)
+    messages = []
+    for room in (512, 1024, 2048, 8192):
+        machine = TRN1.with_settings([f"memory.sbuf_partition_bytes={RESERVED + room}"])
+        try:
+            check_function(PROGRAMS[kernel], x, machine=machine)
+            messages.append("")
+        except CompileError as error:
+            assert error.code == "EXSP001"
+            messages.append(error.message)
+    assert messages[-1] == ""
+    assert any(kernel in message for message in messages), messages
