@@ -14,6 +14,8 @@ from neuronx_cc.ir.types import itemsize
 
 KEPT_FREE = 20
 """One part in so many of the room is not planned with: pieces of memory leave gaps."""
+FEW_SHARE = 4
+"""Few rows fill one part in so many of TensorE's columns."""
 MOST_SMALL = (256, 128, 64)
 """Rows of blocks where not a whole tile fits."""
 
@@ -78,6 +80,11 @@ def bytes_of_row(problem: Problem, operand: Operand) -> int:
         nbytes = itemsize(operand.dtype) + PARTS * itemsize(PART)
     suspects = problem.lhs.suspected or problem.rhs.suspected
     return chunks * nbytes + (conversion.suspect_bytes(chunks) if suspects else 0)
+
+
+def has_few_rows(problem: Problem, sizes: Sizes) -> bool:
+    """Whether products take little time beside what is made of rhs for them."""
+    return prod(problem.m) * FEW_SHARE <= sizes.columns
 
 
 def come_beside(problem: Problem, operand: Operand) -> bool:

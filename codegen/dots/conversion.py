@@ -17,9 +17,11 @@ from math import prod
 from typing import NamedTuple
 
 from neuronx_cc.codegen.dots.problem import Operand, Problem
+from neuronx_cc.codegen.dots.tiles import WORD
 from neuronx_cc.codegen.emission.builder import Affine, Block, merge_free
 from neuronx_cc.codegen.emission.emitter import Emitter
 from neuronx_cc.codegen.emission.views import Atom
+from neuronx_cc.codegen.epilogues.work import leave
 from neuronx_cc.ir.isa.program import Stream
 from neuronx_cc.ir.isa.timing import NOTHING, Tile, Timing, Work
 from neuronx_cc.ir.types import itemsize
@@ -30,7 +32,7 @@ ELEMENTS = 2000
 """Elements of a row that are measured: neither starts nor latencies count in long ones."""
 LAG = 1
 """Pieces that are converted before one is decoded: an engine waits for results of its last two instructions."""
-CASTS = tuple(step / 32 for step in range(16))
+CASTS = tuple(step / 32 for step in range(32))
 """Parts that the DMA may cast."""
 UNCONVERTED = 2
 """What is loaded at a time to be converted is as large as so many banks of PSUM: long runs, soon there."""
@@ -67,24 +69,37 @@ class Shares(NamedTuple):
     scalar: float
 
 
-def shares(timing: Timing, operand: Operand, dtype: str, cast: float | None = None) -> Shares:
-    """How elements become ``dtype`` in the least time, if the DMA casts a part of them or as many as is best: by Vector
-    alone what Scalar takes out of PSUM, transposed.
+def shares(timing: Timing, operand: Operand, dtype: str, cast: float | None = None, row: int = 0) -> Shares:
+    """How elements become ``dtype`` in the least time, if the DMA casts a part of them or as many as is best: of each
+    row of so many elements, if any.
     """
-    if operand.transposed:
-        return Shares(0.0, 0.0)
-    if not operand.decoded:
+    if not operand.decoded and not operand.transposed:
         return Shares(0.0, _balanced(timing, operand.stored, dtype))
-    return min(_decoding(timing, operand, each) for each in (CASTS if cast is None else (cast,)))[1]
+    return min(_sharing(timing, operand, dtype, each, row) for each in (CASTS if cast is None else (cast,)))[1]
 
 
-def _decoding(timing: Timing, operand: Operand, part: float) -> tuple[float, Shares]:
-    """The time of ``ELEMENTS`` codes a partition of which the DMA casts a part."""
-    scalar, vector = (work.bound for work in works(timing, CODES, SIGNED))
-    bits, loaded, left = bit_work(timing, operand).bound, _loaded(timing).bound, 1 - part
-    by_scalar = min(left, (bits + vector * left) / (scalar + vector))
-    time = max(scalar * by_scalar, bits + vector * (left - by_scalar), loaded * (1 + part))
-    return time, Shares(part, by_scalar)
+def _sharing(timing: Timing, operand: Operand, dtype: str, part: float, row: int) -> tuple[float, Shares]:
+    """The time of ``ELEMENTS`` of a partition of which the DMA casts a part. Scalar takes what is transposed out of
+    PSUM as well.
+    """
+    scalar, vector = (work.bound for work in works(timing, *_kinds(operand, dtype)))
+    bits = bit_work(timing, operand).bound if operand.decoded else 0.0
+    leaves = leave(timing.sizes.bank_columns, operand.dtype, timing).scalar if operand.transposed else 0.0
+    leaves *= ELEMENTS / timing.sizes.bank_columns
+    left, width, run = 1 - part, itemsize(dtype), row or UNCONVERTED * timing.sizes.bank_bytes
+    loaded = sum(
+        timing.transfer(max(1, int(of * run)) * timing.sizes.partitions, max(1, int(of * run))).bound
+        for of in (left, width * part)
+        if of
+    )
+    by_scalar = min(left, max(0.0, (bits + vector * left - leaves) / (scalar + vector)))
+    busy = scalar * by_scalar + leaves, bits + vector * (left - by_scalar), loaded * ELEMENTS / run
+    return max(busy), Shares(part, by_scalar)
+
+
+def _kinds(operand: Operand, dtype: str) -> tuple[str, str]:
+    """What engines convert, and to what."""
+    return (CODES, SIGNED) if operand.decoded else (operand.stored, dtype)
 
 
 def _loaded(timing: Timing) -> Work:
@@ -113,11 +128,11 @@ def of_all(problem: Problem, operand: Operand, timing: Timing) -> Work:
     dtype = problem.transposed_as(operand) if operand.transposed else operand.dtype
     if dtype == operand.stored:
         return NOTHING
-    scalar, vector = works(timing, *((CODES, SIGNED) if operand.decoded else (operand.stored, dtype)))
+    scalar, vector = works(timing, *_kinds(operand, dtype))
     (cast, part), count = shares(timing, operand, dtype), elements / ELEMENTS
     shared = scalar.times(part * count) + vector.times((1 - cast - part) * count)
     if cast:
-        shared += _loaded(timing).times(cast * count)
+        shared += _loaded(timing).times((itemsize(dtype) - 1) * cast * count)
     return shared + bit_work(timing, operand).times(count) if operand.decoded else shared
 
 
@@ -164,6 +179,12 @@ def cast_by_dma(timing: Timing, operand: Operand, first: int, count: int, unit: 
         return 0
     part = shares(timing, operand, operand.dtype).dma
     return int((first + count) * part) // unit * unit - int(first * part) // unit * unit
+
+
+def cast_of_row(timing: Timing, operand: Operand, dtype: str, size: int) -> int:
+    """Of a row that comes to be transposed how many elements the DMA casts; what is left are whole words."""
+    count = int(shares(timing, operand, dtype, row=size).dma * size)
+    return count + (size - count) % WORD if count else 0
 
 
 def by_columns(timing: Timing, operand: Operand, rows: int, columns: int) -> bool:

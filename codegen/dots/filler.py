@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from math import prod
 
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.dots import conversion
+from neuronx_cc.codegen.dots.blocks import has_few_rows
 from neuronx_cc.codegen.dots.contraction import Bound
 from neuronx_cc.codegen.dots.problem import PE_DTYPES, Operand, Problem, Segment
 from neuronx_cc.codegen.dots.schedule import ROW_BUFFERS, together, unconverted_bytes
@@ -19,6 +22,14 @@ from neuronx_cc.codegen.emission.emitter import Emitter
 from neuronx_cc.codegen.emission.views import Atom
 from neuronx_cc.codegen.movement.transfer import copy
 from neuronx_cc.ir.isa.program import Stream
+
+UNROLLED_LOADS = 4
+"""Tiles of rows, transposed one by one, that are no loop."""
+UNROLLED_FEW = 16
+"""The same of the operand that few rows are multiplied with, whose products take little time."""
+AHEAD = 1
+"""Parts of rows that are converted before the ones ahead of them are transposed: Scalar, which takes those out of PSUM,
+would convert the next ones after that only."""
 
 
 def transposer_of(context: Context, emitter: Emitter, tiles: Tiles, banks: Ring, unrolled: int) -> Transposer:
@@ -48,6 +59,8 @@ class Filler:
     transposer: Transposer | None
     in_tiles: bool = False
     """Whether rows side by side stand in different tiles of a block, else next to each other."""
+    between: Callable[[], None] | None = None
+    """What engines may do besides when a part of the rows is transposed."""
 
     def source(self, span: Span, segment: Segment) -> Block:
         """What lies there: [k on partitions, other k dims..., rows]."""
@@ -173,13 +186,42 @@ class Filler:
         on_chip, builder, size = self.operand.on_chip, self.emitter.builder, source.dims[0].size
         pieces = [(0, 1, size, 1)] if on_chip else heights(size, builder.sizes.rows, self.beside)
         more = several or len(pieces) > 1 or len(self.problem.segments) > len(outs)
-        for start, tiles, rows, beside in pieces:
-            for index in builder.each(tiles):
-                at = index * rows + start
-                part = source if on_chip else source.index(0, at, rows)
-                parts = [out.index(2, at, rows) for out in outs]
-                for taken, into, several in self._pieces(part, parts, more and tiles == 1):
-                    self._transpose_rows(taken, into, beside, several)
+        unrolled = UNROLLED_FEW if has_few_rows(self.problem, builder.sizes) else UNROLLED_LOADS
+        straight = max(tiles for _, tiles, _, _ in pieces) <= unrolled
+        ahead = self._ahead(source, outs) if straight else 0
+        ready: deque[Callable[[], None]] = deque()
+        with builder.unrolled_if(ahead > 0):
+            for start, tiles, rows, beside in pieces:
+                for index in builder.each(tiles, unrolled):
+                    at = index * rows + start
+                    part = source if on_chip else source.index(0, at, rows)
+                    parts = [out.index(2, at, rows) for out in outs]
+                    for taken, into, several in self._pieces(part, parts, more and tiles == 1):
+                        ready.append(self._rows_ready(taken, into, beside, several))
+                        self._transpose_ready(ready, ahead)
+            self._transpose_ready(ready, 0)
+
+    def _transpose_ready(self, ready: deque[Callable[[], None]], keep: int) -> None:
+        """All but the last ones."""
+        while len(ready) > keep:
+            ready.popleft()()
+            if self.between is not None:
+                self.between()
+
+    def _ahead(self, source: Block, outs: Sequence[Block]) -> int:
+        """Parts of rows that are converted before others are transposed; none where parts are a loop."""
+        operand, others = self.operand, [atom.size for atom in source.dims[1:-1]]
+        if operand.on_chip or not self._converts or self.row_buffers <= AHEAD:
+            return 0
+        sizes = (*others, sum(out.dims[1].size // prod(others) for out in outs))
+        counts = together(self.problem, sizes, self.row_bytes)
+        loops = any(size // count > UNROLLED_PIECES for size, count in zip(sizes, counts, strict=True))
+        return 0 if loops else AHEAD
+
+    @property
+    def _converts(self) -> bool:
+        """Whether rows that come to be transposed are converted before."""
+        return self.operand.converted and self.problem.transposed_as(self.operand) != self.operand.stored
 
     def transpose_tiles(self, source: Block, outs: Sequence[Block], several: bool) -> None:
         """The same of several tiles [row, k dims..., tile, k], in one piece, that follow each other in ``outs``."""
@@ -187,7 +229,7 @@ class Filler:
         kept = [dim for dim in others if source.dims[dim].size > 1]
         count = source.dims[tiles].size
         outs = [_tiles_of(out, 2, count).select([0, 1, 3, 2]) for out in outs]
-        self._transpose_tile(source.select([rows, *kept, tiles, terms]), outs, several)
+        self._tile_ready(source.select([rows, *kept, tiles, terms]), outs, several)()
 
     def _pieces(
         self, source: Block, outs: Sequence[Block], several: bool = False
@@ -236,8 +278,8 @@ class Filler:
             into = [first.index(1, Affine(whole * count), left)] if left else []
             yield taken, [*into, *rest], several or whole > 0
 
-    def _transpose_rows(self, part: Block, outs: Sequence[Block], beside: int, several: bool) -> None:
-        """Transpose [row, k dims...] into ``outs`` [k, chunk, row]; what lies in HBM is loaded.
+    def _rows_ready(self, part: Block, outs: Sequence[Block], beside: int, several: bool) -> Callable[[], None]:
+        """What transposes [row, k dims...] into ``outs`` [k, chunk, row]; what lies in HBM is loaded, and converted.
 
         ``beside``: rows that come to one partition; ``several``: one of several such parts that follow each other.
         """
@@ -246,9 +288,9 @@ class Filler:
             part, outs = _rows_beside(part, 0, beside), [split(out, 2, beside) for out in outs]
             part = part.select([0, *range(2, len(part.dims) - 1), 1, len(part.dims) - 1])
             outs = [out.select([0, 1, 3, 2]) for out in outs]
-        self._transpose_tile(part, outs, several)
+        return self._tile_ready(part, outs, several)
 
-    def _transpose_tile(self, part: Block, outs: Sequence[Block], several: bool) -> None:
+    def _tile_ready(self, part: Block, outs: Sequence[Block], several: bool) -> Callable[[], None]:
         """The same of [row, k dims..., beside, k] into ``outs`` [k, chunk, beside, row], or without rows beside."""
         assert self.transposer is not None, "made for operands with their rows on the partitions"
         operand, partitions = self.operand, part.dims[0].size
@@ -259,20 +301,36 @@ class Filler:
                 rows = self.tiles.tile(operand.dtype, sizes, partitions, f"{operand.name} cast", 1)
                 self.emitter.over("tensor_copy", Stream.VECTOR, [rows], [part])
                 part = rows
-            self.transposer.transpose_segments(part, outs)
-            return
+            return partial(self.transposer.transpose_segments, part, outs)
         # in the order in which the DMA reads long runs
         order = sorted(range(1, len(part.dims)), key=lambda dim: -abs(part.dims[dim].stride))
         sizes = [part.dims[dim].size for dim in order]
         carried = self.problem.transposed_as(operand)
         rows = self.tiles.tile(carried, sizes, partitions, f"{operand.name} rows", self.row_buffers, several)
         part_in_order = part.select([0, *order])
-        if operand.converted and carried != operand.stored:
-            conversion.decode(self.emitter, operand, self._convert(part_in_order, rows, several))
+        if self._converts:
+            self._convert_rows(part_in_order, rows, several)
         else:
             copy(self.emitter.builder, rows, part_in_order, self.bound.stream)
         rows = rows.select([0, *(1 + order.index(dim) for dim in range(1, len(part.dims)))])
-        self.transposer.transpose_segments(rows, outs)
+        return partial(self.transposer.transpose_segments, rows, outs)
+
+    def _convert_rows(self, source: Block, rows: Block, several: bool) -> None:
+        """Rows that are to be transposed, of which the DMA casts the last elements."""
+        if len((merged := merge_free([source, rows]))[0].dims) > 1:
+            source, rows = merged
+        timing, last, size = self.emitter.builder.timing, len(rows.dims) - 1, rows.dims[-1].size
+        count = conversion.cast_of_row(timing, self.operand, rows.dtype, size)
+        others, left = (block.index(last, Affine(0), size - count) for block in (source, rows))
+        bits = self._convert(others, left, several, count / size)
+        if count:
+            codes, cast = (block.index(last, Affine(size - count), count) for block in (source, rows))
+            if self.operand.decoded:
+                codes, cast = replace(codes, dtype=conversion.CODES), replace(cast, dtype=conversion.SIGNED)
+            copy(self.emitter.builder, cast, codes, self.bound.stream)
+        conversion.decode(self.emitter, self.operand, bits)
+        if count and self.operand.decoded:
+            conversion.decode_cast(self.emitter, cast)
 
 
 def _rows_beside(block: Block, dim: int, beside: int) -> Block:

@@ -7,7 +7,7 @@ from itertools import product
 from math import prod
 
 from neuronx_cc.codegen.dots import groups
-from neuronx_cc.codegen.dots.blocks import blocks_of, bytes_of_row, come_beside, fits
+from neuronx_cc.codegen.dots.blocks import blocks_of, bytes_of_row, come_beside, fits, has_few_rows
 from neuronx_cc.codegen.dots.problem import Home, Operand, Problem, run_of
 from neuronx_cc.codegen.dots.schedule import (
     RESULT_BUFFERS,
@@ -26,6 +26,10 @@ MOST_BUFFERS = 8
 """Of rows that are loaded to be transposed, and of small blocks."""
 SMALL_LOOPS = 8
 """Blocks are small until an iteration has one part in so many of ``UNROLLED_TILES``."""
+FEW_BODY = 4
+"""Blocks of an iteration, at least, where few rows are multiplied with what is transposed: engines stage the next one
+while TensorE makes the sums of one.
+"""
 SEVERAL_BUFFERS = 2
 """Blocks of fewer buffers do not come while others are multiplied."""
 
@@ -58,7 +62,8 @@ def _body(problem: Problem, schedule: Schedule, sizes: Sizes) -> int:
     """Blocks of an iteration of a loop: engines wait for each other between iterations, longest for small blocks."""
     rows, columns = -(-schedule.together // sizes.columns), -(-schedule.rhs.rows // sizes.bank_columns)
     tiles = problem.products * rows * columns
-    return max(1, min(MOST_BUFFERS, UNROLLED_TILES // SMALL_LOOPS // max(1, tiles)))
+    least = FEW_BODY if problem.rhs.transposed and has_few_rows(problem, sizes) else 1
+    return max(least, min(MOST_BUFFERS, UNROLLED_TILES // SMALL_LOOPS // max(1, tiles)))
 
 
 def _row_body(problem: Problem, schedule: Schedule, sizes: Sizes) -> int:

@@ -125,13 +125,13 @@ def emit(context: Context, placed: Placed, schedule: Schedule) -> None:
         zeros = tiles.tile(conversion.SUSPECTS, [1], builder.sizes.rows, ZEROS, 1)
         builder.emit("memset", Stream.GPSIMD, [zeros], [], imm=[0.0])
     products = Products(builder, banks, problem.flags, bias, zeros)
-    waiting = Waiting()
+    waiting = Waiting(builder)
 
     def stage(operand: Operand, bound: Bound) -> Stage:
         coming, layout = schedule.coming(operand), None
         row = schedule.row_bytes, schedule.row_buffers, coming.beside
         in_tiles = operand is problem.lhs and schedule.beside > 1
-        filler = Filler(problem, operand, bound, *row, emitter, tiles, transposer, in_tiles)
+        filler = Filler(problem, operand, bound, *row, emitter, tiles, transposer, in_tiles, waiting.between)
         if Way.LAID_OUT in coming.ways:
             layout = ConstantLayout(context, bound, operand, problem.k, problem.k_dim, problem.segments[0])
         alloc = kept.get(operand.name)

@@ -102,7 +102,28 @@ class Loops:
                 self._multiply_later(output, Part(batch, m_at, n_at, rows, columns), Pair(lhs, rhs), collected)
 
     def _multiply_later(self, output: Output, block: Part, pair: Pair, collected: Block | None) -> None:
-        self.nest.waiting.follow(pair, partial(self._block, output, block, pair, collected))
+        if not self._has_few_sums(block):
+            self.nest.waiting.follow(pair, partial(self._block, output, block, pair, collected))
+            return
+        steps = self._sums_first(output, block, pair, collected)
+        self.nest.waiting.follow(pair, partial(_exhaust, steps), partial(next, steps))
+
+    def _has_few_sums(self, block: Part) -> bool:
+        """Whether a block is one tile of rows whose sums PSUM has room for, all at once."""
+        schedule, sizes, ring = self.schedule, self.builder.sizes, self.products.ring
+        if schedule.group > 1 or schedule.beside > 1 or not schedule.swapped < block.rows <= sizes.columns:
+            return False
+        return block.columns <= min(schedule.columns, ring.count // ring.phases * sizes.bank_columns)
+
+    def _sums_first(self, output: Output, block: Part, pair: Pair, collected: Block | None) -> Iterator[None]:
+        """The sums of such a block, and then what is made of them."""
+        target, arrays = output.target(block, collected), output.arrays(block)
+        result = self._made_at(target)
+        made = list(self._sum_row(output, block, pair, arrays, result))
+        yield
+        for start in range(0, len(made), output.together):
+            output.finish(made[start : start + output.together])
+        self._store(target, result)
 
     def _block(self, output: Output, block: Part, pair: Pair, collected: Block | None) -> None:
         """All PSUM tiles of a block pair."""
@@ -143,13 +164,7 @@ class Loops:
 
     def _leave(self, output: Output, target: Block, sums: Callable[[Block], Iterator[Finished]]) -> None:
         """Finish the tiles of ``sums(result)`` as they are made, and store what does not stay where it is made."""
-        tiled, dtype, result = self.schedule.leaves is Leaves.TILES, self.problem.out.dtype, target
-        if tiled:  # in the order in which the DMA writes long runs
-            order = sorted(range(1, len(target.dims)), key=lambda dim: -abs(target.dims[dim].stride))
-            sizes = [target.dims[dim].size for dim in order]
-            rows = target.dims[0].size
-            kept = self.tiles.tile(dtype, sizes, rows, "result", self.schedule.result_buffers)
-            result = kept.select([0, *(1 + order.index(dim) for dim in range(1, len(target.dims)))])
+        result = self._made_at(target)
         made: list[Finished] = []
         for tile in sums(result):
             made.append(tile)
@@ -157,8 +172,22 @@ class Loops:
                 output.finish(made)
                 made = []
         output.finish(made)
-        if tiled:
-            copy(self.builder, target.select([0, *order]), kept, Stream.DMA_STORE)
+        self._store(target, result)
+
+    def _made_at(self, target: Block) -> Block:
+        """Where a part of the result is made: in the order in which the DMA writes long runs."""
+        if self.schedule.leaves is not Leaves.TILES:
+            return target
+        order, rows = _in_long_runs(target), target.dims[0].size
+        sizes = [target.dims[dim].size for dim in order]
+        kept = self.tiles.tile(self.problem.out.dtype, sizes, rows, "result", self.schedule.result_buffers)
+        return kept.select([0, *(1 + order.index(dim) for dim in range(1, len(target.dims)))])
+
+    def _store(self, target: Block, result: Block) -> None:
+        """What does not stay where it was made."""
+        if result is not target:
+            order = [0, *_in_long_runs(target)]
+            copy(self.builder, target.select(order), result.select(order), Stream.DMA_STORE)
 
     def _sum_row(
         self, output: Output, part: Part, pair: Pair, arrays: Sequence[Block], result: Block
@@ -358,6 +387,16 @@ class Loops:
                 bank = self.products.tile(rows.cut_columns(at, columns), pair, biased=total is None)
                 more = None if total is None else total.index(1, at, columns)
                 self.output.add(into.index(1, at, columns), bank, more)
+
+
+def _in_long_runs(target: Block) -> list[int]:
+    """The dims behind the partitions, outermost first."""
+    return sorted(range(1, len(target.dims)), key=lambda dim: -abs(target.dims[dim].stride))
+
+
+def _exhaust(steps: Iterator[None]) -> None:
+    for _ in steps:
+        pass
 
 
 def _each(steps: Sequence[Callable[[], None]]) -> None:

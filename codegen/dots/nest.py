@@ -10,6 +10,7 @@ from neuronx_cc.codegen.dots.products import Pair
 from neuronx_cc.codegen.dots.schedule import Schedule
 from neuronx_cc.codegen.dots.span import Terms
 from neuronx_cc.codegen.emission.builder import Affine, Block, Builder
+from neuronx_cc.codegen.emission.frames import Frame
 
 PAIR = 2
 """Blocks of k that are unrolled: as many as have buffers."""
@@ -20,21 +21,52 @@ At = dict[int, Affine]
 @dataclass(slots=True)
 class Waiting:
     """A pair of blocks that is multiplied once the next one is staged: TensorE then has work while transposes leave
-    PSUM."""
+    PSUM.
+    """
 
+    builder: Builder
     _pair: Pair | None = None
     _work: Callable[[], None] | None = None
+    _sums: Callable[[], None] | None = None
+    _summed: Callable[[], None] | None = None
+    """What is made of sums that are there."""
+    _frame: Frame | None = None
+    """The loop in which they wait."""
 
-    def follow(self, pair: Pair, work: Callable[[], None]) -> None:
-        """Multiply what waits, and let ``pair`` wait; ``work`` multiplies it."""
-        self.multiply()
-        self._pair, self._work = pair, work
+    def follow(self, pair: Pair, work: Callable[[], None], sums: Callable[[], None] | None = None) -> None:
+        """Multiply what waits, and let ``pair`` wait; ``work`` multiplies it. ``sums``: does so but for what is made
+        of the sums, for which PSUM has room until then.
+        """
+        self._finish()
+        if self._sums is not None and self._here:
+            self._sums()
+            self._summed, self._work = self._work, None
+        else:
+            self.multiply()
+        self._pair, self._work, self._sums, self._frame = pair, work, sums, self.builder.sync.frames[-1]
 
     def multiply(self) -> None:
         """Multiply what waits."""
-        work, self._pair, self._work = self._work, None, None
+        self._finish()
+        work, self._pair, self._work, self._sums = self._work, None, None, None
         if work is not None:
             work()
+
+    def between(self) -> None:
+        """Make what is made of sums that are there: the next pair is being staged, and the engines that do so had work
+        while TensorE made them.
+        """
+        if self._here:
+            self._finish()
+
+    @property
+    def _here(self) -> bool:
+        return self.builder.sync.frames[-1] is self._frame
+
+    def _finish(self) -> None:
+        summed, self._summed = self._summed, None
+        if summed is not None:
+            summed()
 
     def told(self, tile: Block) -> None:
         """``tile`` is filled next: what waits and lies there is multiplied before."""

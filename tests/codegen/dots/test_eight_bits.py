@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
+from contraction_cases import machine_of
 from generated import TRN1, compile_text, text_of
 
 import neuronx_cc
@@ -59,6 +60,19 @@ def check(m: int, k: int, n: int, weights: str, other: str, form: str) -> None:
 def test_values(weights: str, other: str, form: str) -> None:
     for m, k, n in SIZES:
         check(m, k, n, weights, other, form)
+
+
+@pytest.mark.parametrize("room", [1.0, 0.4, 0.15])
+@pytest.mark.parametrize("other", ["bf16", "f32"])
+@pytest.mark.parametrize("weights", ["s8", "u8", "f8e4m3", "f8e4m3fn", "bf16"])
+def test_blocks_of_rows_that_are_transposed(weights: str, other: str, room: float) -> None:
+    """Rows that the DMA casts in part are converted before others are transposed, and sums of one block are made while
+    the next one is, in straight-line code and in loops."""
+    random = np.random.default_rng(0)
+    for m, k, n in ((1, 512, 2600), (16, 1000, 1537), (33, 300, 5000), (129, 260, 1200)):
+        x, w = whole_numbers(random, other, m, k), whole_numbers(random, weights, n, k)
+        program = compile_text(contraction(m, k, n, weights, other, "t"), machine_of(room))
+        np.testing.assert_array_equal(program.run([x, w])[0], x.astype(np.float64) @ w.astype(np.float64).T)
 
 
 @pytest.mark.parametrize("columns", [9000, 12_288, 16_385])
