@@ -4,6 +4,7 @@ What was predicted of its error is true, or ops are named whose errors do not ad
 may always be made: FP32, types of two, four and one bytes, and two mixed assignments.
 """
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 
@@ -50,6 +51,9 @@ def test_never_slower_with_a_fifth_of_the_trials(seed: int, tolerance: float) ->
     assert max(found.chosen.error, op_wise.chosen.error) <= tolerance
     assert found.chosen.microseconds <= op_wise.chosen.microseconds * TIE
     assert found.trials <= max(ALWAYS, op_wise.trials / 5)
+    for slower, faster in itertools.pairwise(found.points):  # not just by what the clock's sums are rounded to
+        assert slower.error < faster.error
+        assert faster.microseconds < slower.microseconds * (1 - 1e-9)
     predicted = [point.predicted / point.error for point in found.points if point.predicted is not None]
     assert all(0.5 < ratio < 2 for ratio in predicted)
     if not all(0.8 < ratio < 1.25 for ratio in predicted):  # the table names ops that do not add
