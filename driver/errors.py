@@ -45,7 +45,8 @@ CATALOGUE: dict[str, Entry] = {
     ),
     "EARG911": Entry(
         "rule without effect",
-        "A rule of a precision policy matches ops that the compiler has simplified away, or that are never cast.",
+        "A rule of a precision policy matches ops that the compiler has simplified away, that are never cast, or whose "
+        "weights have no codes of 8 bits.",
         "drop it",
     ),
     "EARG912": Entry(
@@ -57,8 +58,8 @@ CATALOGUE: dict[str, Entry] = {
     "EARG914": Entry("framework missing", "The model needs a package that is not installed.", "install it"),
     "EARG915": Entry(
         "bad shape",
-        "--shape, --value or --signature does not fit the model.",
-        "give each open input its dimensions",
+        "--shape, --value, --signature or --constants does not fit the model.",
+        "give each open input its dimensions, and each constant those of its parameter",
     ),
     "EFIL901": Entry("unreadable file", "A file cannot be opened or read.", "check path and permissions"),
     "EFIL902": Entry("unwritable file", "A file cannot be written; nothing partial is left.", "choose another place"),

@@ -76,6 +76,22 @@ def kept(word: str) -> "Rule":
     return make_rule(f"--keep-fp32 {word}", **chosen, operands="fp32", result="fp32", weights="fp32")
 
 
+def written(policy: "Policy", path: str) -> str:
+    """The text of a file of this name that is read as ``policy``: TOML where it says so, else JSON."""
+    from neuronx_cc.passes.precision.policy import entries_of
+
+    entries = entries_of(policy)
+    if PurePath(path).suffix.lower() != ".toml":
+        return json.dumps(entries, indent=1) + "\n"
+    tables = ("\n".join(f"{key} = {_quoted(value)}" for key, value in rule.items()) for rule in entries["rules"])
+    return "\n\n".join(f"[[rules]]\n{table}" for table in tables) + "\n" if entries["rules"] else "rules = []\n"
+
+
+def _quoted(value: str) -> str:
+    """A string of TOML: one of JSON, but for a character that JSON leaves as it is."""
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
 def _parsed(path: str) -> Any:
     from neuronx_cc.passes.precision.policy import malformed
 

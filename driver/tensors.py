@@ -83,6 +83,10 @@ def read_device_inputs(paths: Sequence[str], parameters: Sequence[Sequence[Param
     ]
 
 
+SHOWN = 8
+"""Parameters that a message lists."""
+
+
 def read_some(path: str, parameters: Sequence[Parameter]) -> dict[int, Array]:
     """The arrays of ``path`` by the numbers of their parameters; raises ``RunError`` for anything unknown or misfit."""
     return numbered(path, _load(path, [parameters]), parameters)
@@ -95,7 +99,7 @@ def _in_order(path: str, named: Mapping[str, Array], parameters: Sequence[Parame
         raise RunError(
             "ERUN001",
             f"{path}: no value for parameter {', '.join(map(str, missing))}",
-            f"the program has {_signature(parameters)}",
+            f"the program takes there {_signature(parameters, missing)}",
         )
     return [found[index] for index in range(len(parameters))]
 
@@ -115,7 +119,10 @@ def numbered(path: str, named: Mapping[str, Array], parameters: Sequence[Paramet
         if index in found:
             raise RunError("ERUN001", f"{path}: {found[index][0]!r} and {key!r} are both parameter {index}")
         found[index] = (key, array)
-    return {index: fit(array, parameters[index][1], key) for index, (key, array) in found.items()}
+    try:
+        return {index: fit(array, parameters[index][1], key) for index, (key, array) in found.items()}
+    except RunError as error:
+        raise RunError(error.code, f"{path}: {error.message}", error.remedy) from None
 
 
 def _place(key: str, names: Sequence[Name]) -> int | None:
@@ -244,7 +251,9 @@ def _load(path: str, devices: Sequence[Sequence[Parameter]]) -> Mapping[str, Arr
     return named
 
 
-def _signature(parameters: Sequence[Parameter]) -> str:
-    shown = [f"arg{index} ({name}) {shape}" for index, (name, shape) in enumerate(parameters[:8])]
-    more = f" and {len(parameters) - 8} more" if len(parameters) > 8 else ""
+def _signature(parameters: Sequence[Parameter], numbers: Sequence[int] | None = None) -> str:
+    """The first of them, or of those with these numbers."""
+    numbers = range(len(parameters)) if numbers is None else numbers
+    shown = [f"arg{index} ({parameters[index][0]}) {parameters[index][1]}" for index in numbers[:SHOWN]]
+    more = f" and {len(numbers) - SHOWN} more" if len(numbers) > SHOWN else ""
     return (", ".join(shown) or "no parameters") + more

@@ -12,7 +12,14 @@ from neuronx_cc.ir.hlo.editing import ops_of, replace
 from neuronx_cc.passes.accumulate_f32 import record
 from neuronx_cc.passes.expansions.build import Build, Value
 from neuronx_cc.passes.manager import PassContext
-from neuronx_cc.passes.precision.quantization import Weight, is_format, quantized, stored_as, weight_of
+from neuronx_cc.passes.precision.quantization import (
+    Weight,
+    is_format,
+    not_finite_of,
+    quantized,
+    stored_as,
+    weight_of,
+)
 
 
 def run(module: HloModule, context: PassContext) -> None:
@@ -23,8 +30,11 @@ def run(module: HloModule, context: PassContext) -> None:
     for computation in module.computations():
         for op in list(ops_of(computation.block)):
             choice = policy.choice(op, "weights") if isinstance(op, hlo.DotOp | hlo.ConvolutionOp) else None
-            weight = weight_of(module, op) if choice is not None and is_format(choice[0]) else None
-            if choice is None or weight is None:
+            if choice is None or not is_format(choice[0]):
+                continue
+            weight = weight_of(module, op)
+            if weight is None:
+                _warn_of_what_is_not_finite(module, op, context)
                 continue
             assert isinstance(op, hlo.DotOp | hlo.ConvolutionOp)
             some, (form, reason) = True, choice
@@ -35,6 +45,16 @@ def run(module: HloModule, context: PassContext) -> None:
         context.warn(
             "EARG911",
             "weights in 8 bits change nothing: no contraction that the rules choose has a constant, finite operand",
+        )
+
+
+def _warn_of_what_is_not_finite(module: HloModule, op: hlo.HloOp, context: PassContext) -> None:
+    if count := not_finite_of(module, op):
+        place = f", {op.loc.place}" if op.loc.place else ""
+        several = "elements are" if count > 1 else "element is"
+        context.warn(
+            "EARG911",
+            f"weights of {op.opcode} {op.loc.name}{place} are not stored in 8 bits: {count} {several} NaN or infinite",
         )
 
 

@@ -12,12 +12,13 @@ from neuronx_cc.driver.engines import engine
 from neuronx_cc.driver.failure import Session
 from neuronx_cc.driver.frontends.door import fixed_by, load_module, read
 from neuronx_cc.driver.parse import Parsed
+from neuronx_cc.driver.policy_file import written
 from neuronx_cc.driver.tensors import parameters_of, random_inputs, read_inputs
 from neuronx_cc.driver.tuning.chart import chart
 from neuronx_cc.driver.tuning.model import Evaluate, Metric, model_of, tune_model
 from neuronx_cc.driver.tuning.tuner import Goal
 from neuronx_cc.ir.errors import CompileError, UsageError
-from neuronx_cc.passes.precision.policy import NO_RULES, entries_of
+from neuronx_cc.passes.precision.policy import NO_RULES
 
 
 def tune_command(session: Session) -> int:
@@ -69,15 +70,17 @@ def tune_command(session: Session) -> int:
     finally:
         if workers is not None:
             workers.close()
-    policy = json.dumps(entries_of(found.policy), indent=1) + "\n"
-    files.write_text(parsed.text("output"), policy, CompileError)
+    output = parsed.text("output")
+    files.write_text(output, written(found.policy, output), CompileError)
     if image is not None:
         files.write_text(image, chart(found), CompileError)
     if parsed.flag("json"):
         session.show(json.dumps(found.to_json(), indent=1))
     else:
         session.show(str(found).rstrip("\n"))
-        print(f"The policy is in {parsed.text('output')}: compile --auto-cast none --precision-policy it")
+        constants = parsed.text_or_none("constants")
+        also = f" --constants {constants}" if constants is not None else ""
+        print(f"To compile so: compile {path} --auto-cast none --precision-policy {output}{also}")
     return 0
 
 

@@ -76,6 +76,23 @@ def weight_of(module: hlo.HloModule, op: hlo.HloOp) -> Weight | None:
     """The operand of a contraction that is a finite constant and no splat, where the other one is none; of a
     convolution the kernel.
     """
+    weight = _weight_of(module, op)
+    return None if weight is None or not_finite(weight) else weight
+
+
+def not_finite_of(module: hlo.HloModule, op: hlo.HloOp) -> int:
+    """How many elements keep such a constant from being stored in 8 bits."""
+    weight = _weight_of(module, op)
+    return 0 if weight is None else not_finite(weight)
+
+
+def not_finite(weight: Weight) -> int:
+    """Elements that are NaN or infinite, of which there are no codes."""
+    return int(weight.array.size - np.isfinite(weight.array.astype(np.float32)).sum())
+
+
+def _weight_of(module: hlo.HloModule, op: hlo.HloOp) -> Weight | None:
+    """The same with elements that are not finite."""
     if not isinstance(op, hlo.DotOp | hlo.ConvolutionOp) or op.shape.dtype not in FLOATS:
         return None
     arrays = [_constant(module, operand) for operand in op.operands]
@@ -84,9 +101,7 @@ def weight_of(module: hlo.HloModule, op: hlo.HloOp) -> Weight | None:
     index = next(number for number, array in enumerate(arrays) if array is not None)
     contracted, array = contracted_by(op, index), arrays[index]
     assert array is not None
-    if not contracted or not array.size or not np.isfinite(array.astype(np.float32)).all():
-        return None
-    return Weight(index, contracted, array)
+    return Weight(index, contracted, array) if contracted and array.size else None
 
 
 def _constant(module: hlo.HloModule, value: hlo.SSAValue) -> Array | None:

@@ -67,7 +67,8 @@ def test_arrays_that_were_saved_without_names(tmp_path):
 @pytest.mark.parametrize(
     ("change", "mentions"),
     [
-        ({"arg0": None}, "no value for parameter 0"),
+        ({"arg0": None}, "x.npz: no value for parameter 0"),
+        ({"arg0": np.zeros(3, np.float32)}, r"x.npz: input arg0 should be f32\[2,3\]"),
         ({"arg2": np.zeros(1)}, "no parameter is called 'arg2'"),
         ({"token": np.zeros(1)}, "did you mean tokens"),
         ({"arg1": np.zeros(4, np.int32)}, "both parameter 1"),
@@ -85,6 +86,15 @@ def test_misfits(change, mentions, tmp_path):
     with pytest.raises(RunError, match=mentions) as caught:
         tensors.read_inputs(str(tmp_path / "x.npz"), PARAMETERS)
     assert caught.value.code == "ERUN001"
+
+
+def test_what_is_missing_is_named(tmp_path):
+    """However many others come before it."""
+    parameters = [(Name(f"w{number}", ""), PARAMETERS[0][1]) for number in range(20)]
+    np.savez(tmp_path / "x.npz", **{f"arg{number}": np.zeros((2, 3), np.float32) for number in range(18)})
+    with pytest.raises(RunError) as caught:
+        tensors.read_inputs(str(tmp_path / "x.npz"), parameters)
+    assert caught.value.remedy == "the program takes there arg18 (w18) f32[2,3], arg19 (w19) f32[2,3]"
 
 
 def test_objects_are_refused(tmp_path):

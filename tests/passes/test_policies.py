@@ -1,19 +1,21 @@
 """Precision policies: which ops their rules choose, what is cast then, and what a rule that chooses nothing is told."""
 
 import json
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import neuronx_cc
-from neuronx_cc.driver.policy_file import canonical
+from neuronx_cc.driver.policy_file import canonical, written
 from neuronx_cc.hlo_import.parser import parse_text
 from neuronx_cc.ir.errors import UsageError
 from neuronx_cc.ir.hlo.editing import ops_of
 from neuronx_cc.ir.reference import evaluate
 from neuronx_cc.passes.manager import PassContext, PassOptions, run_passes
 from neuronx_cc.passes.pipelines import DEFAULT_PIPELINE, pass_names
-from neuronx_cc.passes.precision.policy import PATTERNS, SETTINGS, TYPES, Policy, make_rule, rules_from
+from neuronx_cc.passes.precision.policy import PATTERNS, SETTINGS, TYPES, Policy, entries_of, make_rule, rules_from
 
 TEXT = """HloModule m
 
@@ -262,3 +264,17 @@ def test_a_cast_stands_above_all_that_use_it(cast_type: str) -> None:
     module = parse_text("\n".join(lines))
     context = PassContext(PassOptions(auto_cast="all", auto_cast_type=cast_type))
     run_passes(module, pass_names(DEFAULT_PIPELINE), context, verify_each=True)
+
+
+@pytest.mark.parametrize("name", ["policy.json", "policy.toml", "policy", "p.TOML"])
+def test_files_are_read_as_what_was_written(name: str, tmp_path: Path) -> None:
+    """Regular expressions hold all that has to be quoted."""
+    odd = "".join(map(chr, (*range(1, 0x100), 0x2028, 0x1F600)))
+    rules = [
+        make_rule("one", name=re.escape(odd), operands="bf16"),
+        make_rule("two", opcode="dot", weights="int8@99.9"),
+    ]
+    for policy in (Policy(tuple(rules)), Policy(())):
+        path = tmp_path / name
+        path.write_text(written(policy, name), encoding="utf-8", newline="")
+        assert json.loads(canonical(str(path))) == entries_of(policy)

@@ -1,5 +1,6 @@
 """Parameters that become constants: what programs then compute and take, and files and arrays that do not fit."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -74,12 +75,34 @@ def test_weights_of_a_file_are_stored_in_8_bits(tmp_path: Path, monkeypatch: pyt
     assert_close(np.load("out.npz")["out0"], exact(w=rounded).astype(np.float32), relative=2e-5)
 
 
-def test_a_tuning_may_store_them_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("policy", ["policy.json", "policy.toml"])
+def test_a_tuning_may_store_them_so(policy: str, tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
+    """What it says to compile with does so."""
     monkeypatch.chdir(tmp_path)
     words = written(tmp_path, "w", "v")
-    more = ["--types", "int8", "--tolerance", "0.5", "--output", "policy.json", "--workspace", "kept"]
+    more = ["--types", "int8", "--tolerance", "0.5", "--output", policy, "--workspace", "kept"]
     assert cli.main(["tune", *words, *more]) == 0
     assert '"trial int8 int8"' in Path("kept/error-model.jsonl").read_text()
+    said = capsys.readouterr().out.splitlines()[-1]
+    assert (
+        said == f"To compile so: compile {words[0]} --auto-cast none --precision-policy {policy} --constants {words[2]}"
+    )
+    assert cli.main([*said.partition(": ")[2].split(), "--dump-precision", "p.txt", "--output", "m.neff"]) == 0
+    assert Path("p.txt").read_text().count("s8") == Path(policy).read_text().count("int8") > 0
+
+
+def test_weights_that_have_no_codes_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """They stay as they are, which costs time that nobody would look for; others are stored."""
+    words = written(tmp_path)
+    broken = np.where(np.eye(*PARAMETERS["w"].shape, dtype=bool), np.nan, PARAMETERS["w"])
+    np.savez(words[2], **{"params['v']": PARAMETERS["v"], "params['w']": broken})  # type: ignore[arg-type]
+    more = ["--quantize-weights", "int8", "--dump-precision", str(tmp_path / "p.txt"), "--output", str(tmp_path / "m")]
+    assert cli.main(["compile", *words, *more]) == 0
+    said = capsys.readouterr().err
+    assert re.search(
+        r"weights of dot \S+, \S*test_constants.py:\d+ are not stored in 8 bits: \d+ elements are NaN", said
+    )
+    assert (tmp_path / "p.txt").read_text().count("s8") == 1
 
 
 @pytest.mark.parametrize(
@@ -88,6 +111,7 @@ def test_a_tuning_may_store_them_so(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         ({"nothing": X}, "no parameter is called 'nothing'"),
         ({"x": X[:, :3]}, "should be f32"),
         ({"x": X.astype(np.float64)}, "should be f32"),
+        ({"x": X.astype(np.float16)}, "the constants: input x should be f32"),
         ({"x": X, "arg3": X}, "both parameter"),
     ],
 )
