@@ -257,12 +257,15 @@ def timing_table(context: PassContext) -> str:
 
 
 def precision_report(context: PassContext) -> str:
-    """The precision decisions as an aligned table for ``--dump-precision``, one line an operand or result."""
+    """The precision decisions as an aligned table for ``--dump-precision``, one line an operand or result: what was
+    cast, or stored in another type, ahead of what stays.
+    """
     header = ("name", "opcode", "operand", "from", "to", "reason", "op_name", "source")
     rows = [
         (r.name, r.opcode, r.operand, r.from_dtype, r.to_dtype, r.reason, r.op_name, r.source)
-        for r in context.precision
+        for r in sorted(context.precision, key=lambda r: r.from_dtype == r.to_dtype)
     ]
+    rows = list(dict.fromkeys(rows))  # elements of a tuple have one name
     widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in [header, *rows]]
     return "\n".join(line.rstrip() for line in lines) + "\n"

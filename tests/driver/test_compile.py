@@ -8,8 +8,12 @@ import sys
 import tarfile
 from pathlib import Path
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
+import neuronx_cc
 from neuronx_cc.driver.cli import main
 from neuronx_cc.driver.neuron_cc import main as neuron_cc_main
 from neuronx_cc.ir.neff import Neff
@@ -164,6 +168,23 @@ def test_dump_precision():
     text = Path("p.txt").read_text()
     assert "dot" in text
     assert "bf16" in text
+
+
+def test_what_was_cast_comes_first_and_once():
+    """In a loop over a tuple most lines say that something stays as it is."""
+
+    def model(x, w):
+        return jax.lax.fori_loop(0, 3, lambda _, state: (jnp.exp(state[0] @ w), state[1] + 1), (x, x))
+
+    x = np.ones((8, 8), np.float32)
+    written = {"dump_precision": "p.txt", "output": "g.neff"}
+    neuronx_cc.compile(jax.jit(model), x, x, auto_cast="matmult", keep_fp32=["exp"], **written)
+    header, *lines = Path("p.txt").read_text().splitlines()
+    first, second, third = (header.index(title) for title in ("from", "to ", "reason"))
+    cast = [line[first:second].strip() != line[second:third].strip() for line in lines]
+    assert cast == sorted(cast, reverse=True)
+    assert {True, False} == set(cast)
+    assert len(set(lines)) == len(lines)
 
 
 def test_dump_directory():
