@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from math import inf, prod
+from math import prod
 
 import numpy as np
 
@@ -124,12 +124,10 @@ def _refine(contraction: Contraction, views: Sequence[View], out: View, adds: Se
 
 
 def _aligned(views: Sequence[View], sizes: Sequence[int], like: View | None) -> IterSpace | None:
-    """Common dims of ``views``, in the order in which those of ``like`` lie: neighbours in memory become one dim."""
+    """Common dims of ``views``, in the order in which those of ``like`` lie in HBM: neighbours become one dim."""
     order = list(range(len(sizes)))
-    if like is not None:
-        order.sort(
-            key=lambda dim: min((-inf if atom.partition else -abs(atom.stride) for atom in like.dims[dim]), default=0)
-        )
+    if like is not None and not like.in_sbuf:
+        order.sort(key=lambda dim: -max((abs(atom.stride) for atom in like.dims[dim]), default=0))
     return align([view.transpose(order) for view in views], [sizes[dim] for dim in order])
 
 
