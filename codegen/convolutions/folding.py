@@ -91,10 +91,13 @@ class Folded:
 
 
 def folds_of(axis: Axis, most: int) -> list[int]:
-    """How many outputs are worth being one position, at most ``most``; as even as can be."""
+    """How many outputs are worth being one position, at most ``most``; as even as can be.
+
+    None where there are fewer than phases, of which some have no outputs then.
+    """
     found = []
     least = max(2, axis.phases)
-    if not any(taps.count for taps in axis.taps):
+    if axis.out < least or not any(taps.count for taps in axis.taps):
         return []
     while most >= least:
         positions = -(-axis.out // most)

@@ -1,6 +1,7 @@
 """Outputs at neighbouring positions that are features of one sum: their taps, values, and what is not finite."""
 
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -57,6 +58,7 @@ def test_every_output_meets_its_taps(axis: Axis, most: int) -> None:
     for count in folds_of(axis, most):
         assert count <= most
         assert count % axis.phases == 0
+        assert axis.phases <= axis.out
         folded = Folded(axis, count)
         assert folded.axis.rows * count >= axis.out > (folded.axis.rows - 1) * count
         for output in range(axis.out):
@@ -134,6 +136,23 @@ def test_values(sizes: tuple[int, ...], layout: tuple[str, str, str], what: str,
         check_function(function, *inputs_, relative=1e-5 if dtype is np.float32 else 2e-2)
     if layout[2] == "NCHW":
         assert seen, "outputs lie in rows"
+
+
+@pytest.mark.parametrize("dilation", [1, 2, 3])
+@pytest.mark.parametrize("height", [1, 2, 3])
+def test_few_rows_of_outputs(height: int, dilation: int) -> None:
+    """Fewer than a dilated input has phases, too: those without outputs are no features."""
+    random = np.random.default_rng(height)
+    x = random.integers(-3, 4, (1, 4, height, 20)).astype(np.float32)
+    w = random.integers(-3, 4, (1, 4, 3, 4)).astype(np.float32)
+    for stride, pads in product((1, 2, 3), ((1, 1), (2, 3))):
+
+        def function(x: Any, w: Any, stride: int = stride, pads: tuple[int, int] = pads) -> Any:
+            return lax.conv_general_dilated(x, w, (stride, 1), (pads, (1, 2)), (dilation, 1))
+
+        for axis in (0, 1):
+            with mock.patch.object(Planner, "choose", folding(lambda _, each, axis=axis: each.fold.axis == axis, [])):
+                check_function(function, x, w, relative=0.0)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=["NCHW", "NHWC"])
