@@ -28,8 +28,12 @@ TOLERANCES = (1e-2, 1e-3)
 SHARE = 5
 FRONT = int(os.environ.get("FRONT", "0"))
 """Points of the front that are looked for besides."""
+EQUAL = 1e-6
+"""Relative difference of times that are equal but for rounding."""
 NEAR = 0.2
 """Relative difference of predicted and true errors that is not remarked on."""
+EARLIER = "bert, diffusion, llama, mamba, resnet and unet"
+"""Programs that were not measured with the others."""
 CHOSEN = ("gpt2", "bert", "llama", "resnet", "mamba", "moe", "unet", "diffusion")
 INTRODUCTION = f"""# Tuning the examples
 
@@ -42,8 +46,8 @@ against FP32, of the simulated program; of integers the share that differs.
 What a type saves for like contractions, and whether another one is faster for them, the clock alone is asked, which
 takes about half of a trial: the column "timed". Where a type that would be faster is not tolerated, casts of single
 contractions are evaluated by the reference semantics, without compiling: the column "evaluated". Where
-`basic` is not done, its time is that of the best that it had found. Rows of gpt2 and llama, and the chart of llama,
-are of an earlier state of the compiler; the chart of gpt2 has no points of the front besides.
+`basic` is not done, its time is that of the best that it had found. Rows and charts of {EARLIER}
+are of earlier states of the compiler.
 
 No strategy takes fewer than two trials, FP32 and the chosen one, and `basic` itself is done after five where every
 type is tolerated at once, so that a fifth of its trials is out of reach there. By its algorithm, `basic` takes at
@@ -136,6 +140,19 @@ def table(results: Sequence[dict[str, Any]]) -> Iterator[str]:
             )
 
 
+def compared(results: Sequence[dict[str, Any]]) -> str:
+    """How the default strategy does beside ``basic``."""
+    rows = [row for result in results for row in result["rows"] if row.get("basic") is not None]
+    ratios = [row["ours"]["microseconds"] / row["basic"]["microseconds"] for row in rows]
+    slower = sum(ratio > 1 + EQUAL for ratio in ratios)
+    faster = sum(ratio < 1 - EQUAL for ratio in ratios)
+    worst = f", by up to {max(ratios) - 1:.1%}" if slower else ""
+    return (
+        f"\nOf {len(rows)} rows with `basic` beside, the default strategy is faster in {faster}, as fast in "
+        f"{len(rows) - slower - faster} and slower in {slower}{worst}.\n"
+    )
+
+
 def predictions(results: Sequence[dict[str, Any]]) -> Iterator[str]:
     """What the sum of squares said of each mixed assignment that was measured for a front."""
     for result in results:
@@ -155,7 +172,7 @@ def predictions(results: Sequence[dict[str, Any]]) -> Iterator[str]:
 
 
 def write(results: Sequence[dict[str, Any]]) -> None:
-    parts = [INTRODUCTION, *(f"{line}\n" for line in table(results)), "\n"]
+    parts = [INTRODUCTION, *(f"{line}\n" for line in table(results)), compared(results), "\n"]
     for result in (each for each in results if each["seconds"]):
         parts.append(f"{result['program']} was tuned at both tolerances in {result['seconds']} s on a busy machine.\n")
     if lines := list(predictions(results)):
