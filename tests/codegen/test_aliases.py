@@ -187,11 +187,11 @@ def test_a_cache_is_updated_without_a_copy():
 
 def test_a_cache_that_is_updated_and_read():
     after = """
-      q = f32[64,8,32] parameter(3)
-      s = f32[64,8,128] dot(q, d),
-        lhs_batch_dims={0}, rhs_batch_dims={0}, lhs_contracting_dims={2}, rhs_contracting_dims={2}
-      ROOT r = (f32[64,128,32], f32[64,8,128]) tuple(d, s)"""
-    compiled = check(updated(after), {0: 0}, *update_inputs(127), normal(64, 8, 32))
+      q = f32[64,8,128] parameter(3)
+      s = f32[64,8,32] dot(q, d),
+        lhs_batch_dims={0}, rhs_batch_dims={0}, lhs_contracting_dims={2}, rhs_contracting_dims={1}
+      ROOT r = (f32[64,128,32], f32[64,8,32]) tuple(d, s)"""
+    compiled = check(updated(after), {0: 0}, *update_inputs(127), normal(64, 8, 128))
     assert moved_bytes(compiled.program) < WHOLE * 3 // 2
 
 
