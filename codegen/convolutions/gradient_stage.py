@@ -18,6 +18,7 @@ from neuronx_cc.codegen.convolutions.turn import Turner
 from neuronx_cc.codegen.dots.tiles import Tiles as Buffers
 from neuronx_cc.codegen.emission.builder import Affine, Block
 from neuronx_cc.codegen.emission.emitter import Emitter
+from neuronx_cc.codegen.emission.tiles import in_long_runs
 from neuronx_cc.codegen.emission.views import Atom, View
 from neuronx_cc.codegen.movement.halves import halves_of, part_of
 from neuronx_cc.codegen.movement.transfer import copy
@@ -176,7 +177,7 @@ class Side:
         """What TensorE transposes: the tile, or both halves of its bits (both alive at once)."""
         if self.stage.turner.fast:
             return [(tile, tile.dtype, 0)]
-        order = sorted(range(1, len(tile.dims)), key=lambda dim: -abs(tile.dims[dim].stride))
+        order = in_long_runs(tile)
 
         def room(carrier: str, number: int) -> Block:
             sizes = [tile.dims[dim].size for dim in order]

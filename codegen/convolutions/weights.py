@@ -30,7 +30,7 @@ from neuronx_cc.codegen.dots.copies import strided
 from neuronx_cc.codegen.dots.tiles import Tiles
 from neuronx_cc.codegen.emission.builder import Affine, Block, merge_free
 from neuronx_cc.codegen.emission.emitter import Emitter
-from neuronx_cc.codegen.emission.tiles import dense
+from neuronx_cc.codegen.emission.tiles import dense, in_long_runs
 from neuronx_cc.codegen.emission.views import Atom, View, coalesce
 from neuronx_cc.codegen.maps.plan import load_stream
 from neuronx_cc.codegen.movement.halves import part_of
@@ -260,7 +260,7 @@ class Kernels:
     def _load(self, pack: PackAt, outs: OutputsAt, part: PartAt, target: Block) -> None:
         """DMA with the contracted features on the partitions; those of each group of a pack between zeros."""
         inputs, size = part.segment.partitions, outs.size // pack.groups
-        order = sorted(range(1, len(target.dims)), key=lambda dim: -abs(target.dims[dim].stride))
+        order = in_long_runs(target)
         if pack.groups > 1:
             self.emitter.over("memset", Stream.GPSIMD, [target], [], imm=[0.0])
         for group in range(pack.groups):

@@ -6,7 +6,7 @@ with rows one after the other: those of windows, which are tiles of a few rows a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from math import prod
 
@@ -19,7 +19,7 @@ from neuronx_cc.codegen.dots.problem import Home, Problem
 from neuronx_cc.codegen.dots.statement import problems_of
 from neuronx_cc.codegen.emission.accesses import Alloc
 from neuronx_cc.codegen.emission.builder import emit_over
-from neuronx_cc.codegen.emission.views import Affine, Atom, View, coalesce, linear, outermost, unplaced
+from neuronx_cc.codegen.emission.views import Affine, Atom, View, coalesce, linear, outermost, stride_of, unplaced
 from neuronx_cc.codegen.movement.relayout_plan import LEAST_ELEMENTS, is_long
 from neuronx_cc.codegen.movement.transfer import blocks_of, nanoseconds, transfer
 from neuronx_cc.ir import hlo
@@ -46,23 +46,9 @@ def copies_of(
     """Which operands are copied, and to where, and nanoseconds of these copies and the contraction; ``plain`` are the
     problems where none is.
     """
-    views = [out, *(each.view for each in bound)]
-    lies = tuple((view.in_sbuf, view.dtype, view.start.terms, view.dims) for view in views)
-    posed = (tuple(plain), *(tuple(contraction.order(index)) for index in (0, 1)), lies)
-    found = context.planner.copies.get(posed) if plain else None
-    if found is None:
-        found = context.planner.copies[posed] = _chosen(context, contraction, bound, out, adds, plain)
-    return found
-
-
-def _chosen(
-    context: Context,
-    contraction: Contraction,
-    bound: Sequence[Bound],
-    out: View,
-    adds: Sequence[View],
-    plain: Sequence[Problem],
-) -> tuple[Copies, float]:
+    posed = _posed(contraction, bound, out, plain)
+    if plain and posed in context.planner.copies:
+        return context.planner.copies[posed]
     sizes = [hlo.shape_of(operand).size for operand in contraction.op.operands]
     first, second = sorted((0, 1), key=lambda index: (bound[index].view.in_sbuf, sizes[index]))
     apart = {index for index, each in enumerate(bound) if _lies_apart(context, contraction, index, each)}
@@ -102,7 +88,15 @@ def _chosen(
 
     times = {copies: nanoseconds_of(copies) for copies in found}
     least = min(times, key=times.__getitem__)
-    return least, times[least]
+    chosen = context.planner.copies[posed] = least, times[least]
+    return chosen
+
+
+def _posed(contraction: Contraction, bound: Sequence[Bound], out: View, plain: Sequence[Problem]) -> Hashable:
+    """All that a choice depends on."""
+    views = [out, *(each.view for each in bound)]
+    lies = tuple((view.in_sbuf, view.dtype, view.start.terms, view.dims) for view in views)
+    return tuple(plain), *(tuple(contraction.order(index)) for index in (0, 1)), lies
 
 
 def _in_other_orders(contraction: Contraction, bound: Sequence[Bound], out: View) -> Iterator[Copies]:
@@ -115,20 +109,16 @@ def _in_other_orders(contraction: Contraction, bound: Sequence[Bound], out: View
             continue
         rows, others = contraction.free(index), contraction.free(1 - index)
         first, offset = batch + rows, index * m
-        stored = [*map(_stride, out.dims[:batch]), *map(_stride, out.dims[batch + offset : first + offset])]
-        strides = [*stored, *map(_stride, bound[1 - index].view.dims[batch + others :])]
+        stored = [*map(stride_of, out.dims[:batch]), *map(stride_of, out.dims[batch + offset : first + offset])]
+        strides = [*stored, *map(stride_of, bound[1 - index].view.dims[batch + others :])]
         ahead, free, terms = (
             sorted(dims, key=lambda dim: -strides[dim])
             for dims in (range(batch), range(batch, first), range(first, len(strides)))
         )
-        lies = sorted(range(len(strides)), key=lambda dim: -_stride(each.view.dims[dim]))
+        lies = sorted(range(len(strides)), key=lambda dim: -stride_of(each.view.dims[dim]))
         for order in ((*ahead, *free, *terms), (*ahead, *terms, *free)):
             if list(order) != lies:
                 yield ((index, order),)
-
-
-def _stride(atoms: Sequence[Atom]) -> int:
-    return max((abs(atom.stride) for atom in atoms), default=0)
 
 
 def _is_slow(context: Context, problems: Sequence[Problem]) -> bool:

@@ -19,6 +19,7 @@ from neuronx_cc.codegen.dots.tiles import UNROLLED_PIECES, WORD, Tiles, piece_of
 from neuronx_cc.codegen.dots.transpose import Transposer
 from neuronx_cc.codegen.emission.builder import Affine, Block, Ring, merge_free
 from neuronx_cc.codegen.emission.emitter import Emitter
+from neuronx_cc.codegen.emission.tiles import in_long_runs
 from neuronx_cc.codegen.emission.views import Atom
 from neuronx_cc.codegen.movement.transfer import copy
 from neuronx_cc.ir.isa.program import Stream
@@ -302,8 +303,7 @@ class Filler:
                 self.emitter.over("tensor_copy", Stream.VECTOR, [rows], [part])
                 part = rows
             return partial(self.transposer.transpose_segments, part, outs)
-        # in the order in which the DMA reads long runs
-        order = sorted(range(1, len(part.dims)), key=lambda dim: -abs(part.dims[dim].stride))
+        order = in_long_runs(part)
         sizes = [part.dims[dim].size for dim in order]
         carried = self.problem.transposed_as(operand)
         rows = self.tiles.tile(carried, sizes, partitions, f"{operand.name} rows", self.row_buffers, several)

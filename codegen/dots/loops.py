@@ -17,7 +17,7 @@ from neuronx_cc.codegen.dots.span import Part, Span, Terms, heights, in_a_row
 from neuronx_cc.codegen.dots.stage import Stage
 from neuronx_cc.codegen.dots.tiles import Tiles
 from neuronx_cc.codegen.emission.builder import Affine, Block, Builder
-from neuronx_cc.codegen.emission.tiles import dense
+from neuronx_cc.codegen.emission.tiles import dense, in_long_runs
 from neuronx_cc.codegen.emission.views import Atom
 from neuronx_cc.codegen.movement.transfer import copy
 from neuronx_cc.ir.isa.program import Stream
@@ -178,7 +178,7 @@ class Loops:
         """Where a part of the result is made: in the order in which the DMA writes long runs."""
         if self.schedule.leaves is not Leaves.TILES:
             return target
-        order, rows = _in_long_runs(target), target.dims[0].size
+        order, rows = in_long_runs(target), target.dims[0].size
         sizes = [target.dims[dim].size for dim in order]
         kept = self.tiles.tile(self.problem.out.dtype, sizes, rows, "result", self.schedule.result_buffers)
         return kept.select([0, *(1 + order.index(dim) for dim in range(1, len(target.dims)))])
@@ -186,7 +186,7 @@ class Loops:
     def _store(self, target: Block, result: Block) -> None:
         """What does not stay where it was made."""
         if result is not target:
-            order = [0, *_in_long_runs(target)]
+            order = [0, *in_long_runs(target)]
             copy(self.builder, target.select(order), result.select(order), Stream.DMA_STORE)
 
     def _sum_row(
@@ -387,11 +387,6 @@ class Loops:
                 bank = self.products.tile(rows.cut_columns(at, columns), pair, biased=total is None)
                 more = None if total is None else total.index(1, at, columns)
                 self.output.add(into.index(1, at, columns), bank, more)
-
-
-def _in_long_runs(target: Block) -> list[int]:
-    """The dims behind the partitions, outermost first."""
-    return sorted(range(1, len(target.dims)), key=lambda dim: -abs(target.dims[dim].stride))
 
 
 def _exhaust(steps: Iterator[None]) -> None:

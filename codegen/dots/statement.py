@@ -29,7 +29,7 @@ from neuronx_cc.codegen.dots.problem import (
     splits_of,
 )
 from neuronx_cc.codegen.dots.schedule import FEW
-from neuronx_cc.codegen.emission.views import Atom, IterSpace, View, align, unplaced
+from neuronx_cc.codegen.emission.views import Atom, IterSpace, View, align, stride_of, unplaced
 from neuronx_cc.codegen.epilogues.work import Epilogue
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.program import Stream
@@ -127,7 +127,7 @@ def _aligned(views: Sequence[View], sizes: Sequence[int], like: View | None) -> 
     """Common dims of ``views``, in the order in which those of ``like`` lie in HBM: neighbours become one dim."""
     order = list(range(len(sizes)))
     if like is not None and not like.in_sbuf:
-        order.sort(key=lambda dim: -max((abs(atom.stride) for atom in like.dims[dim]), default=0))
+        order.sort(key=lambda dim: -stride_of(like.dims[dim]))
     return align([view.transpose(order) for view in views], [sizes[dim] for dim in order])
 
 

@@ -160,6 +160,11 @@ def dense(sizes: Sequence[int], dtype: str) -> tuple[Atom, ...]:
     return tuple(reversed(atoms))
 
 
+def in_long_runs(block: Block) -> list[int]:
+    """The free dims in the order in which a DMA moves long runs, where what is on chip lies so."""
+    return sorted(range(1, len(block.dims)), key=lambda dim: -abs(block.dims[dim].stride))
+
+
 def room_of(tiles: Mapping[tuple[str, int], int]) -> int:
     """Bytes a partition of all buffers: ``tiles`` is (name, how many) -> bytes."""
     return sum(count * nbytes for (_, count), nbytes in tiles.items())

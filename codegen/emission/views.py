@@ -169,6 +169,11 @@ def outermost(view: View, axes: Sequence[int]) -> View:
     return transposed.transpose([order.index(dim) for dim in range(len(order))])
 
 
+def stride_of(atoms: Sequence[Atom]) -> int:
+    """Bytes from one element of a dim to the next of its outermost atom; 0 where it has none."""
+    return max((abs(atom.stride) for atom in atoms), default=0)
+
+
 def coalesce(atoms: tuple[Atom, ...]) -> tuple[Atom, ...]:
     """Merge neighbours that form one arithmetic progression."""
     merged: list[Atom] = []

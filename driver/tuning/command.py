@@ -78,10 +78,15 @@ def tune_command(session: Session) -> int:
         session.show(json.dumps(found.to_json(), indent=1))
     else:
         session.show(str(found).rstrip("\n"))
-        constants = parsed.text_or_none("constants")
-        also = f" --constants {constants}" if constants is not None else ""
-        print(f"To compile so: compile {path} --auto-cast none --precision-policy {output}{also}")
+        print(f"To compile so: {_to_compile(parsed)}")
     return 0
+
+
+def _to_compile(parsed: Parsed) -> str:
+    """The command that compiles with what was found."""
+    constants = parsed.text_or_none("constants")
+    also = f" --constants {constants}" if constants is not None else ""
+    return f"compile {parsed.files[0]} --auto-cast none --precision-policy {parsed.text('output')}{also}"
 
 
 def _share(parsed: Parsed, key: str) -> float:
