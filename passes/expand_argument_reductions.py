@@ -16,7 +16,7 @@ import numpy as np
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.hlo.editing import defining_op, erase, insert_before, insert_splat, ops_of
-from neuronx_cc.ir.types import FLOATS, INTEGERS, NUMPY_DTYPE
+from neuronx_cc.ir.types import FLOATS, NUMPY_DTYPE
 from neuronx_cc.passes.expansions.build import Build
 from neuronx_cc.passes.manager import PassContext, only_for
 
@@ -66,7 +66,7 @@ def _element(op: hlo.ReduceOp, module: HloModule, first: hlo.SSAValue) -> hlo.SS
     values, indices, start, _ = op.operands
     b, dims, axes = Build.before(module, op), hlo.shape_of(values).dims, op.dimensions.data
     kept = [axis for axis in range(len(dims)) if axis not in axes]
-    chosen = _compare(op, indices, b.broadcast(first, dims, kept), "EQ")
+    chosen = b.compare(indices, b.broadcast(first, dims, kept), "EQ")
     only = insert_before(op, hlo.SelectOp, (chosen, values, b.broadcast(start, dims, [])), values.type, op.loc)
     assert op.kind is not None
     return _reduce(op, module, only, start, EXTREMES[op.kind.data], axes)
@@ -86,11 +86,12 @@ def _extreme(
     best = _reduce(op, module, values, start, EXTREMES[op.kind.data], axes)
     kept = tuple(axis for axis in range(shape.rank) if axis not in axes)
     spread = insert_before(op, hlo.BroadcastOp, (best,), values.type, op.loc, {"dimensions": hlo.IntsAttr(kept)})
-    found = _compare(op, values, spread, "EQ")
-    if shape.dtype not in INTEGERS and shape.dtype != "pred":
-        nans = _compare(op, values, values, "NE")
+    b = Build.before(module, op)
+    found = b.compare(values, spread, "EQ")
+    if shape.dtype in FLOATS:
+        nans = b.compare(values, values, "NE")
         found = insert_before(op, hlo.OrOp, (found, nans), found.type, op.loc)
-    b, dtype = Build.before(module, op), index_shape.dtype
+    dtype = index_shape.dtype
     counted = _counted(indices) if shape.rank - 1 in axes else None
     if counted is not None:  # Vector folds rows of FP32, in which these are exact
         indices, dtype = b.iota(index_shape.dims, counted, "f32"), "f32"
@@ -152,13 +153,6 @@ def _by_blocks(
     _, within = _extreme(op, module, found, b.iota((rows, size), 1), start, (1,))
     index = b.add(b.mul(block, b.number(size, "s32", (rows,))), within)
     return b.reshape(best, shape.dims[:-1]), b.reshape(index, shape.dims[:-1])
-
-
-def _compare(op: hlo.HloOp, lhs: hlo.SSAValue, rhs: hlo.SSAValue, direction: str) -> hlo.SSAValue:
-    shape = hlo.shape_of(lhs)
-    kind = "FLOAT" if shape.dtype not in INTEGERS else "SIGNED" if shape.dtype.startswith("s") else "UNSIGNED"
-    properties = {"direction": hlo.StrAttr(direction), "comparison_type": hlo.StrAttr(kind)}
-    return insert_before(op, hlo.CompareOp, (lhs, rhs), hlo.array_type("pred", shape.dims), op.loc, properties)
 
 
 def _reduce(

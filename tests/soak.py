@@ -98,7 +98,9 @@ def main() -> int:
     for result in outcomes(arguments.kind, arguments.seed, arguments.count):
         outcome = result["outcome"]
         counts[outcome] += 1
-        if outcome not in ("right", "refused"):
+        if outcome == "refused":
+            print(f"{arguments.kind}-{result['seed']} refused: {result['detail'].splitlines()[0][:200]}", flush=True)
+        elif outcome != "right":
             report(folder, arguments.kind, result)
         if counts.total() % 100 == 0:
             print(f"{arguments.kind} {counts.total()} of {arguments.count}: {dict(counts)}", flush=True)

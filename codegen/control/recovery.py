@@ -39,8 +39,7 @@ class Recovery:
         """The number in each partition, 0 until a sum turns out not to be finite. First asked for outside regions."""
         builder = self.builder
         if self._words is None:
-            alloc = builder.sbuf.allocate(4 * WORDS, "found", from_top=True)
-            assert alloc is not None, "a few bytes"
+            alloc = builder.sbuf.reserve(4 * WORDS, "found")
             partitions = Atom(builder.sizes.partitions, 1, True)
             self._words = Block(alloc, "f32", Affine(alloc.lo), (partitions, Atom(1, 4)))
             for place, value in enumerate((0.0, 1.0)):

@@ -23,8 +23,7 @@ class Watch:
         self.builder = builder
         self.used = False
         partitions = Atom(builder.sizes.partitions, 1, True)
-        alloc = builder.sbuf.allocate(4 * (2 + TOTALS), "watch", from_top=True)
-        assert alloc is not None, "SBUF is empty ahead of all kernels"
+        alloc = builder.sbuf.reserve(4 * (2 + TOTALS), "watch")
         self._found = Block(alloc, "f32", Affine(alloc.lo), (partitions, Atom(1, 4)))
         """0 in each partition, or NaN once a sum of it was not finite."""
         self._ones = self._found.moved(4 * (1 + TOTALS))

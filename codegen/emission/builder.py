@@ -326,12 +326,7 @@ class Builder:
             alloc = arena.allocate(nbytes * count, name)
             count -= alloc is None
         if alloc is None:
-            raise CompileError(
-                "EXSP001",
-                f"{arena.space.name} is full: {nbytes} bytes a partition wanted for {name or 'tiles'}, "
-                f"{arena.used} of {arena.capacity} in use, largest gap {arena.largest_gap()}",
-                "shorter rows, a smaller batch, or a machine with more memory",
-            )
+            raise arena.full(nbytes, name or "tiles")
         alloc.parts = count
         return Ring(alloc, count, nbytes)
 

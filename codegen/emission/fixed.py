@@ -16,7 +16,7 @@ from neuronx_cc.ir.types import itemsize
 
 @dataclass(slots=True)
 class Fixed:
-    """What is asked for first must fit: it is asked for before a program fills SBUF, outside loops."""
+    """What is asked for first must fit: it is asked for outside loops. Raises EXSP001 where it does not."""
 
     builder: Builder
     _ones: dict[tuple[str, int], Block] = field(default_factory=dict)
@@ -51,8 +51,7 @@ class Fixed:
 
     def _filled(self, name: str, dtype: str, partitions: int, columns: int) -> Block:
         width = itemsize(dtype)
-        alloc = self.builder.sbuf.allocate(columns * width, name, from_top=True)
-        assert alloc is not None, "requested before the program fills SBUF"
+        alloc = self.builder.sbuf.reserve(columns * width, name)
         block = Block(alloc, dtype, Affine(alloc.lo), (Atom(partitions, 1, True), Atom(columns, width)))
         self.builder.emit("memset", Stream.GPSIMD, [block], [], imm=[1.0])
         return block

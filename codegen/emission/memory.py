@@ -11,6 +11,7 @@ from operator import attrgetter, itemgetter
 
 from neuronx_cc.codegen.emission.accesses import Alloc, Hazard
 from neuronx_cc.codegen.emission.history import History
+from neuronx_cc.ir.errors import CompileError
 from neuronx_cc.ir.isa.program import Space
 
 SLACK = 1.25
@@ -69,6 +70,22 @@ class Arena:
         fitting = [(lo, hi) for lo, hi in self._gaps if hi - lo >= nbytes]
         lo, _ = min(fitting, default=max(self._gaps, key=lambda gap: gap[1] - gap[0], default=(0, 0)))
         self._cursor = lo
+
+    def reserve(self, nbytes: int, name: str) -> Alloc:
+        """``nbytes`` at the high end, for as long as the program runs. Raises EXSP001 where there is no room."""
+        alloc = self.allocate(nbytes, name, from_top=True)
+        if alloc is None:
+            raise self.full(nbytes, name)
+        return alloc
+
+    def full(self, nbytes: int, name: str) -> CompileError:
+        """What is raised where nothing less than ``nbytes`` will do: less stays on chip then, if anything does."""
+        return CompileError(
+            "EXSP001",
+            f"{self.space.name} is full: {nbytes} bytes a partition wanted for {name}, "
+            f"{self.used} of {self.capacity} in use, largest gap {self.largest_gap()}",
+            "shorter rows, a smaller batch, or a machine with more memory",
+        )
 
     def allocate(self, nbytes: int, name: str = "", from_top: bool = False, unused: bool = False) -> Alloc | None:
         """``nbytes`` contiguous bytes, or None. ``from_top`` ignores the cursor and packs at the high end; ``unused``

@@ -94,7 +94,8 @@ def _quickest(builder: Builder, target: Block, source: Block) -> tuple[float, re
     timing, ordered = builder.timing, relayout_plan.ordered(target, source)
     relayout = relayout_plan.plan(timing, *ordered, room(builder))
     least = relayout.ns if relayout is not None else _direct_ns(builder, target, source)
-    if source.alloc.space is Space.HBM and transpose_kernel.applies(target, source):
+    far = source.alloc.space is Space.HBM
+    if far and transpose_kernel.applies(target, source) and transpose_kernel.fits(builder, target, source):
         squares = transpose_kernel.estimated_ns(timing, target, source)
         if squares < least:
             return squares, relayout, True

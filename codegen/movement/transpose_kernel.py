@@ -91,13 +91,16 @@ def _shape(timing: Timing, source: Block, target: Block) -> _Shape:
     )
 
 
-def copy(builder: Builder, target: Block, source: Block, load: Stream) -> None:
-    """Copy with loops over all dims but the two that are contiguous on one side each."""
-    if itemsize(source.dtype) == itemsize(PAIR):  # Vector moves pairs of words, whatever number they are
-        target, source = replace(target, dtype=PAIR), replace(source, dtype=PAIR)
+def fits(builder: Builder, target: Block, source: Block) -> bool:
+    """Whether there is room for what ``copy`` takes."""
+    _, _, wanted = _wanted(builder.timing, target, source)
+    return sum(map(builder.sizes.aligned, wanted.values())) <= builder.sbuf.largest_gap()
+
+
+def _wanted(timing: Timing, target: Block, source: Block) -> tuple[tuple[int, int], _Shape, dict[str, int]]:
+    """The dims that are contiguous in ``source`` and ``target``, how matrices lie, bytes of one buffer of each ring."""
     across, along = contiguous_dim(source), contiguous_dim(target)
-    others = [dim for dim in range(len(source.dims)) if dim not in (across, along)]
-    shape = _shape(builder.timing, source.select([along, across]), target.select([across, along]))
+    shape = _shape(timing, source.select([along, across]), target.select([across, along]))
     size, width, height = itemsize(source.dtype), *(min(BLOCK, source.dims[dim].size) for dim in (across, along))
     word = size * shape.packed
     words = ceil(width / shape.packed)
@@ -105,13 +108,35 @@ def copy(builder: Builder, target: Block, source: Block, load: Stream) -> None:
     wanted = {"rows": words * word * shape.rows, "transposed": chunks * height * word}
     if shape.packed > 1:
         wanted["unpacked"] = shape.columns * height * word
+    return (across, along), shape, wanted
+
+
+def copy(builder: Builder, target: Block, source: Block, load: Stream) -> None:
+    """Copy with loops over all dims but the two that are contiguous on one side each."""
+    if itemsize(source.dtype) == itemsize(PAIR):  # Vector moves pairs of words, whatever number they are
+        target, source = replace(target, dtype=PAIR), replace(source, dtype=PAIR)
+    (across, along), shape, wanted = _wanted(builder.timing, target, source)
+    others = [dim for dim in range(len(source.dims)) if dim not in (across, along)]
     with TilePool(builder, "transpose") as pool, ExitStack() as loops:
-        rings = {name: pool.ring(nbytes, 4 if name == "rows" else 2, name) for name, nbytes in wanted.items()}
+        counts = _buffers(builder, wanted)
+        rings = {name: pool.ring(nbytes, counts[name], name) for name, nbytes in wanted.items()}
         rings["rows"].phases = 2  # a matrix takes few
         for dim in others:
             index = loops.enter_context(builder.loop(source.dims[dim].size))
             target, source = target.index(dim, index, 1), source.index(dim, index, 1)
         _Turn(builder, rings, shape, load).matrix(target.select([across, along]), source.select([along, across]))
+
+
+def _buffers(builder: Builder, wanted: dict[str, int]) -> dict[str, int]:
+    """How many of each ring: four of rows and two of others where there is room, else fewer of what takes most."""
+    counts = {name: 4 if name == "rows" else 2 for name in wanted}
+    taken = {name: builder.sizes.aligned(nbytes) for name, nbytes in wanted.items()}
+    while sum(counts[name] * taken[name] for name in counts) > builder.sbuf.largest_gap():
+        several = [name for name in counts if counts[name] > 1]
+        if not several:
+            break
+        counts[max(several, key=lambda name: counts[name] * taken[name])] -= 1
+    return counts
 
 
 @dataclass(slots=True)

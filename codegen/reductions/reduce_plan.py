@@ -149,7 +149,7 @@ def candidates(problem: Problem, timing: Timing) -> Iterator[Schedule]:
             for engine in engines:
                 pieces = _pieces(problem, timing, (first, last, inner), columns, engine)
                 schedule = Schedule(first, last, partitions, inner, pieces, engine)
-                if schedule not in seen and _nbytes(problem, schedule) <= problem.room:
+                if schedule not in seen and _nbytes(problem, schedule, timing) <= problem.room:
                     seen.add(schedule)
                     yield schedule
 
@@ -170,11 +170,12 @@ def _pieces(
     return tuple(reversed(pieces))
 
 
-def _nbytes(problem: Problem, schedule: Schedule) -> int:
-    kept = schedule.kept(problem)
+def _nbytes(problem: Problem, schedule: Schedule, timing: Timing) -> int:
+    turned = timing.sizes.partitions if _changes_places(problem, schedule, timing) else 0
+    sums = timing.sizes.aligned(4 * (schedule.kept(problem) + turned))
     tiles = 0 if problem.on_chip else BUFFERED * schedule.columns * itemsize(problem.dtype)
     whole = schedule.columns * 4 if problem.acc not in FLOATS else 0  # scratch of exact integers
-    return tiles + whole + (3 * BUFFERS + 2) * (kept + 128) * 4
+    return tiles + whole + (3 * BUFFERS + 2) * sums
 
 
 def estimate(problem: Problem, schedule: Schedule, timing: Timing) -> float:

@@ -6,7 +6,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from generated import check_function, compile_text
+from generated import check_function, compile_text, text_of
 from xla_oracle import run_text
 
 from neuronx_cc.ir.isa.program import Instr
@@ -99,3 +99,13 @@ def test_places_in_rows_are_folded_in_fp32(function: Callable[..., Any], dims: t
     x = np.random.default_rng(3).integers(0, 9, dims).astype(np.float32)
     compiled = check_function(lambda x: function(x, -1), x)
     assert not any(isinstance(each, Instr) and each.op == "int_tensor_tensor" for each in compiled.program.records)
+
+
+@pytest.mark.parametrize("dtype", ["bool", "uint8", "int32", "float16"])
+@pytest.mark.parametrize("function", [jnp.argmax, jnp.argmin])
+def test_comparisons_are_of_their_type(function: Callable[..., Any], dtype: str) -> None:
+    """Of booleans they are unsigned: ops are verified after each pass."""
+    x = np.arange(12).reshape(3, 4) % 5 % 2
+    text = text_of(lambda x: function(x, 1), x.astype(dtype))
+    found = compile_text(text, verify_each=True).run([x.astype(dtype)])
+    np.testing.assert_array_equal(found[0], getattr(np, function.__name__)(x, 1))

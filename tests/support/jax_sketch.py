@@ -14,13 +14,15 @@ from math import prod
 SIZES = (1, 1, 2, 3, 4, 5, 7, 8, 13, 16, 31, 32, 33, 48, 64, 65, 96, 127, 128, 129, 130, 131, 192, 255, 256, 257)
 SIZES += (384, 509, 511, 512, 513, 640, 1000, 1023, 1024, 1025, 2048, 2053, 4096, 6000, 8192, 10_007, 16_384)
 RANKS = (0, 1, 1, 2, 2, 2, 2, 2, 3, 3, 3, 3, 4, 4, 4, 5, 6)
-FLOAT_LIMITS = {"f32": 2**20, "bf16": 2**8, "f16": 2**11}
+FLOAT_LIMITS = {"f32": 2**20, "bf16": 2**8, "f16": 2**11, "f8e4m3fn": 2**4, "f8e5m2": 2**3}
 """Whole numbers up to which all are exact, and sums of some of them in any order."""
 INTEGER_LIMITS = {"s32": 2**31, "u32": 2**32, "s16": 2**15, "u16": 2**16, "s8": 2**7, "u8": 2**8}
+ALL_LIMITS = INTEGER_LIMITS | {"s64": 2**63, "u64": 2**64}
 SUM_LIMIT = 2**24
 """Of integers whose sums may be taken in FP32, which is permitted by default."""
 NUMPY = {"f32": "float32", "s32": "int32", "u32": "uint32", "s16": "int16", "u16": "uint16", "s8": "int8"}
 NUMPY |= {"u8": "uint8", "pred": "bool", "f16": "float16", "bf16": "bfloat16"}
+NUMPY |= {"f8e4m3fn": "float8_e4m3fn", "f8e5m2": "float8_e5m2", "s64": "int64", "u64": "uint64"}
 _SMALL = 3
 """Magnitude of whole inputs."""
 _LARGEST_REAL = 50.0
@@ -140,7 +142,7 @@ class Sketch:
     # ---- operands --------------------------------------------------------------------------------------------
 
     def limit(self, dtype: str) -> float:
-        return 1 if dtype == "pred" else self.limits.get(dtype) or INTEGER_LIMITS[dtype]
+        return 1 if dtype == "pred" else self.limits.get(dtype) or ALL_LIMITS[dtype]
 
     def bounded(self, value: Value, most: float) -> Value:
         """The value, clipped where its numbers may be larger."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import random
+import re
+import warnings
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
+import plain_jax
 from drawn_schedules import drawn_schedules
 from generated import TRN1, assert_close, compile_text, text_of
 from jax import lax
@@ -20,7 +23,8 @@ from jax_neighbourhoods import NEIGHBOURHOODS as KERNELS
 from jax_sketch import NUMPY, Sketch
 from jax_structures import ALL, CONSUMERS, FAMILIES, extend
 from jax_uneven_rows import uneven
-from view_readers import READERS, reader
+from view_exchanges import AXIS, Lax, Marked, collectives
+from view_readers import TABLES, reader
 from view_readers import drawn as drawn_views
 from xla_oracle import run_text
 
@@ -30,6 +34,8 @@ from neuronx_cc.ir.machine import Machine
 from neuronx_cc.ir.reference import evaluate
 from neuronx_cc.ir.targets import find_machine
 from neuronx_cc.passes import even_rows
+from neuronx_cc.runtime.devices import replicate, run_devices
+from neuronx_cc.runtime.executable import Executable
 
 Array = np.ndarray[Any, Any]
 TYPES = {name: np.dtype(getattr(ml_dtypes, numpy, numpy)) for name, numpy in NUMPY.items()}
@@ -38,16 +44,19 @@ EXACT_TO = {"bf16": 2**8, "fp16": 2**11, "tf32": 2**11}
 STEP = {"bf16": 2**-8, "fp16": 2**-11, "tf32": 2**-11}
 NOTHING = 1e-6
 """Of results that are all smaller nothing is left but rounding."""
+TRIES = 20
+"""Programs that are drawn until JAX takes one."""
 CASTS_DRAWN = 3
 """How often the inputs of a program with casts are rounded at random, to see what casts may change."""
 NEIGHBOURHOODS = KERNELS | {"uneven": (uneven,)}
 FAMILIES = FAMILIES | NEIGHBOURHOODS
 FAMILY_KINDS = ("jax", *FAMILIES)
-KINDS = (*FAMILY_KINDS, "views", "tiny", "schedules", "nonfinite")
-"""``views``: a kernel of each kind in turn, whose operands are read through views; ``tiny``: a program of any other
-kind, for a machine with a half, a quarter or an eighth of the memories on chip, or few banks of PSUM; ``schedules``:
-one whose schedules are drawn among the candidates; ``nonfinite``: one with infinities and NaNs among its inputs, as the
-JAX backend runs it.
+KINDS = (*FAMILY_KINDS, "views", "types", "devices", "plain", "tiny", "schedules", "nonfinite")
+"""``views``: a kernel of each kind in turn, whose operands are read through views, ``types`` in floats of 8 bits and
+integers of 64, ``devices`` on two to four devices that exchange some of them; ``plain``: functions of JAX's library in
+odd spellings, alone or in a transformation; ``tiny``: a program of any other kind, for a machine with a half, a quarter
+or an eighth of the memories on chip, or few banks of PSUM; ``schedules``: one whose schedules are drawn among the
+candidates; ``nonfinite``: one with infinities and NaNs among its inputs, as the JAX backend runs it.
 """
 AROUND = ("",) * 6 + ("lax.map(lambda given: each(*given), {})", "jax.vmap(each)(*{})")
 """What readers of views stand in."""
@@ -88,12 +97,21 @@ class Case:
     """Whether it meets the reference of its ops, not XLA, and ops are not verified after each pass: that takes half as
     long."""
 
-    def function(self, wide: bool = False) -> Any:
-        """The function; ``wide``: floats are FP64."""
+    x64: bool = False
+    """Whether JAX has integers of 64 bits."""
+    devices: int = 1
+    """How many run it together."""
+
+    def given(self) -> list[list[Array]]:
+        """Inputs of each device: the same numbers, at other places."""
+        return [[np.roll(array, 7 * device) for array in self.inputs] for device in range(self.devices)]
+
+    def function(self, wide: bool = False, exchanging: type[Lax] = Lax) -> Any:
+        """The function; ``wide``: floats are FP64; ``exchanging``: what collectives are."""
         types = {
             name: np.dtype(np.float64) if wide and name in EXACT_FLOATS else dtype for name, dtype in TYPES.items()
         }
-        names = {"jax": jax, "jnp": jnp, "lax": lax, "np": np, "T": types}
+        names = {"jax": jax, "jnp": jnp, "lax": lax, "np": np, "T": types, "D": exchanging(self.devices)}
         names["K"] = lambda dtype, dims, seed, exact: jnp.asarray(
             numbers(dtype, dims, seed, exact).astype(types[dtype])
         )
@@ -123,8 +141,10 @@ def numbers(dtype: str, dims: tuple[int, ...], seed: int, exact: bool, most: int
 
 def draw(kind: str, seed: int) -> Case:
     """The program of ``kind`` and ``seed``, always the same."""
-    if kind == "views":
-        return viewed(seed)
+    if kind in TABLES:
+        return viewed(seed, kind)
+    if kind == "plain":
+        return plain(seed)
     if kind == "tiny":
         chooser = random.Random(f"tiny {seed}")
         machine = tiny(chooser)
@@ -171,14 +191,17 @@ def draw(kind: str, seed: int) -> Case:
     return Case("\n".join(lines), inputs, [root.exact for root in roots], options, *flags)
 
 
-def viewed(seed: int) -> Case:
+def viewed(seed: int, kind: str = "views") -> Case:
     """A kernel that reads views; some are made for little memory, or by schedules that are drawn."""
-    chooser = random.Random(f"views {seed}")
-    g, results = drawn_views(seed, chooser)
+    chooser = random.Random(f"{kind} {seed}")
+    devices = chooser.choice((2, 2, 3, 4)) if kind == "devices" else 1
+    g, results = drawn_views(seed, chooser, kind, devices)
     around = chooser.choice(AROUND) if g.inputs else ""
+    if "vmap" in around and devices > 1:
+        around = ""
     parameters = ", ".join(value.name for value in g.inputs)
     result = f"return ({', '.join(value.name for value in results)},)"
-    lines = [f"def program({parameters}):  # {reader(seed)}", *("    " + line for line in (*g.lines, result))]
+    lines = [f"def program({parameters}):  # {reader(seed, kind)}", *("    " + line for line in (*g.lines, result))]
     if around:
         lines[0] = lines[0].replace("program", "each")
         lines += [f"def program({parameters}):", "    return " + around.format(f"({parameters},)")]
@@ -194,10 +217,34 @@ def viewed(seed: int) -> Case:
     cast, narrow = chooser.choice(CASTS) if not g.real and chooser.random() < 0.5 else ("none", "bf16")
     if cast == "all":  # rounds what is no operand of a contraction
         cast = "matmult"
-    quick = seed // len(READERS) % XLA_EVERY > 0 and "linalg" not in source
+    quick = seed // len(TABLES[kind]) % XLA_EVERY > 0 and "linalg" not in source
     options = {"auto_cast": cast, "auto_cast_type": narrow}
-    flags = (fused, watched, padded, donated, quick)
+    if kind == "types":
+        options["int64"] = "exact"
+    flags = (fused, watched, padded, donated, quick, kind == "types", devices)
     return Case(source, inputs, [value.exact for value in results], options, machine, schedules, *flags)
+
+
+def plain(seed: int) -> Case:
+    """A function of JAX's library; what it does not take is drawn anew."""
+    made = list(plain_jax.makers().values())
+    write, real = made[seed % len(made)]
+    for attempt in range(TRIES):
+        chooser = random.Random(f"plain {seed} {attempt}")
+        p = plain_jax.Plain(chooser, largest=chooser.choice(plain_jax.LARGEST))
+        write(p)
+        source = plain_jax.text(p, real)
+        inputs = [numbers(dtype, dims, seed * 100 + at, whole) for at, (dtype, dims, whole) in enumerate(p.inputs)]
+        case = Case(source, inputs, [], {"auto_cast": "none", "auto_cast_type": "bf16"}, donated=chooser.random() < 0.2)
+        try:
+            results = jax.tree.leaves(jax.eval_shape(case.function(), *inputs))
+        except Exception:
+            if attempt + 1 == TRIES:
+                raise
+        else:
+            exact = [not jnp.issubdtype(result.dtype, jnp.inexact) for result in results]
+            return replace(case, exact=exact)
+    raise AssertionError("a function is drawn, or its error raised")
 
 
 def tiny(chooser: random.Random) -> Machine:
@@ -227,6 +274,9 @@ def run(case: Case, text: str, transposes: Transposes) -> list[Array]:
     rows = mock.patch.object(even_rows, "gain", return_value=1.0) if case.padded else contextlib.nullcontext()
     with choices, rows:
         compiled = compile_text(text, case.machine, verify_each=not case.quick, transposes=transposes, **case.options)
+    if case.devices > 1:
+        together = replicate(Executable.from_program(compiled.program, compiled.constants))
+        return [array for result in run_devices(together, case.given()) for array in result.outputs[: len(case.exact)]]
     found = compiled.run(case.inputs)
     if transposes is Transposes.WATCHED and len(found) > len(case.exact):
         return run(case, text, Transposes.BITS) if np.isnan(found[-1][0]) else found[:-1]
@@ -235,8 +285,11 @@ def run(case: Case, text: str, transposes: Transposes) -> list[Array]:
 
 def check(case: Case) -> None:
     """Compile, run with all checks, compare. Raises AssertionError for wrong values, else what is raised on the way."""
-    text = text_of(case.function(), *case.inputs, donated=case.donated)
-    wanted = evaluate(parse_text(text), case.inputs) if case.quick else run_text(text, case.inputs)
+    with jax.enable_x64(case.x64):
+        text = text_of(case.function(exchanging=Marked), *case.inputs, donated=case.donated)
+    if case.devices > 1:
+        return check_together(case, collectives(text, case.devices))
+    wanted = evaluate(parse_text(text), case.inputs) if case.quick else oracle(text, case.inputs)
     watched = Transposes.WATCHED
     found = run(case, text, watched if case.watched else Transposes.VALUES)
     step = STEP[case.options["auto_cast_type"]] if case.options["auto_cast"] != "none" else 0.0
@@ -246,7 +299,7 @@ def check(case: Case) -> None:
     if not wrong:
         return
     if case.quick:
-        wanted = run_text(text, case.inputs)
+        wanted = oracle(text, case.inputs)
     # XLA's CPU client merges slices of slices without clamping their starts, and loses NaNs in maxima of rows: what
     # the ops mean decides
     if "linalg" not in case.source:  # calls have no reference
@@ -265,6 +318,29 @@ def check(case: Case) -> None:
         # what cancels altogether is as exact as what it is made of
         if not off <= 10 * (slack + moved) + (max(3e-5, 40 * step) * scale if scale > NOTHING else 10 * NOTHING):
             raise AssertionError(f"{error}\nFP64: off by {off:.3g}, XLA by {slack:.3g}, of {scale:.3g}")
+
+
+def oracle(text: str, inputs: list[Array]) -> list[Array]:
+    """What XLA's CPU client computes; of what it has not, such as BF16 products summed in FP32, what the ops mean."""
+    try:
+        return run_text(text, inputs)
+    except jax.errors.JaxRuntimeError as error:
+        if not re.search("UNIMPLEMENTED|not supported", str(error)):
+            raise
+        return evaluate(parse_text(text), inputs)
+
+
+def check_together(case: Case, text: str) -> None:
+    """The same on several devices: each result of each device."""
+    function = jax.vmap(case.function(), axis_name=AXIS, axis_size=case.devices)
+    with warnings.catch_warnings(action="ignore"):
+        results = jax.jit(function)(*[np.stack(arrays) for arrays in zip(*case.given(), strict=True)])
+    wanted = [np.asarray(result)[device] for device in range(case.devices) for result in results]
+    together = replace(case, exact=case.exact * case.devices)
+    step = STEP[case.options["auto_cast_type"]] if case.options["auto_cast"] != "none" else 0.0
+    wrong = differences(together, run(case, text, Transposes.WATCHED), wanted, 20 * step)
+    for at, error in wrong.items():
+        raise AssertionError(f"{error}, on device {at // len(case.exact)}")
 
 
 def differences(case: Case, found: list[Array], wanted: list[Array], step: float) -> dict[int, AssertionError]:
@@ -287,6 +363,8 @@ def distance(array: Array, precise: Array) -> float:
 
 
 def wide(array: Array) -> Array:
+    if np.iscomplexobj(array):
+        array = np.stack([array.real, array.imag])
     return np.asarray(array).astype(np.float64)
 
 
@@ -298,5 +376,5 @@ def wide_results(case: Case, step: float = 0.0, seed: int = 0) -> list[Array]:
         for array in case.inputs
     ]
     with jax.enable_x64(True):
-        results = jax.jit(case.function(wide=True))(*[jnp.asarray(array) for array in inputs])
+        results = jax.tree.leaves(jax.jit(case.function(wide=True))(*[jnp.asarray(array) for array in inputs]))
         return [wide(result) for result in results]

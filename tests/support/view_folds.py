@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from math import prod
 
-from jax_sketch import SUM_LIMIT, Value
+from jax_sketch import ALL_LIMITS, SUM_LIMIT, Value
 from view_operands import Drawn, operand
 
 FLOATS = ("f32", "f32", "f32", "bf16", "f16")
 ORDERED = (*FLOATS, "s32", "s32", "s8", "u8", "s16")
 ANY = (*ORDERED, "pred")
-FAR = {"s8": 100, "u8": 200, "bf16": 200, "f16": 1000, "pred": 1, "s16": 1000}
+FAR = {"s8": 100, "u8": 200, "bf16": 200, "f16": 1000, "pred": 1, "s16": 1000, "u16": 1000}
+FAR |= {"f8e4m3fn": 15, "f8e5m2": 7, "s64": 2**40, "u64": 2**40}
 """Whole numbers up to which readers that add nothing are given; 5,000 else."""
 
 
@@ -23,7 +24,7 @@ def rank(g: Drawn, least: int = 1) -> int:
 
 
 def map_(g: Drawn) -> None:
-    dtype = g.random.choice(ANY)
+    dtype = g.type(ANY)
     dims = g.shape(rank(g))
     most = min(far(dtype), 1000)
     x = operand(g, dtype, dims, most)
@@ -78,7 +79,7 @@ def fold(g: Drawn, x: Value, axes: tuple[int, ...]) -> None:
 
 
 def _folded(g: Drawn, dims: tuple[int, ...]) -> Value:
-    dtype = g.random.choice(ANY)
+    dtype = g.type(ANY)
     small = g.chance(0.5)
     x = operand(g, dtype, dims, 1 if dtype == "pred" else g.random.choice((1, 3)) if small else far(dtype))
     if g.plain:
@@ -86,7 +87,7 @@ def _folded(g: Drawn, dims: tuple[int, ...]) -> Value:
     if g.chance(0.2) and x.dtype != "pred":
         y = operand(g, dtype, dims, 3)
         x = g.like(x, f"jnp.maximum({x.name}, {y.name})", max(x.most, y.most))
-    elif g.chance(0.2) and x.dtype in ("bf16", "s8", "f16"):
+    elif g.chance(0.2) and x.dtype in ("bf16", "s8", "f16", "f8e4m3fn", "f8e5m2"):
         wide = "f32" if x.floating else "s32"
         x = g.let(f"{x.name}.astype(T['{wide}'])", wide, x.dims, x.most, x.exact)
     return x
@@ -147,7 +148,7 @@ def scan_(g: Drawn) -> None:
     """Running sums, extremes and products."""
     dims = g.shape(rank(g))
     axis = g.random.randrange(len(dims))
-    dtype = g.random.choice(("f32", "f32", "s32", "bf16", "s8"))
+    dtype = g.type(("f32", "f32", "s32", "bf16", "s8"))
     kind = g.random.choice(("cumsum", "cumsum", "cummax", "cummin", "cumprod"))
     most = 1 if kind in ("cumsum", "cumprod") else far(dtype)
     if kind == "cumsum" and dims[axis] * most >= min(g.limit(dtype), SUM_LIMIT):
@@ -176,7 +177,7 @@ def recurrence(g: Drawn) -> None:
 
 def window(g: Drawn) -> None:
     dims = g.shape(g.random.choice((1, 2, 3, 3, 4)), g.largest / 2)
-    dtype = g.random.choice(("f32", "f32", "bf16", "s32"))
+    dtype = g.type(("f32", "f32", "bf16", "s32"))
     sizes = tuple(min(size, g.random.choice((1, 1, 2, 3, 5))) for size in dims)
     steps = tuple(g.random.choice((1, 1, 2, 3)) for _ in dims)
     spread = tuple(g.random.choice((1, 1, 1, 2)) for _ in dims)
@@ -186,7 +187,11 @@ def window(g: Drawn) -> None:
     if add and x.most * prod(sizes) >= g.limit(dtype):
         add = False
     pads = [(g.random.randint(0, n // 2), g.random.randint(0, n // 2)) for n in sizes]
-    initial, name = ("0", "lax.add") if add else ("-2**31" if dtype == "s32" else "-jnp.inf", "lax.max")
+    initial, name = (
+        ("0", "lax.add")
+        if add
+        else ("-2**31" if dtype in ALL_LIMITS else "-64" if dtype.startswith("f8") else "-jnp.inf", "lax.max")
+    )
     text = (
         f"lax.reduce_window({x.name}, np.asarray({initial}).astype({x.name}.dtype), {name}, {sizes}, {steps}, {pads}, "
         f"window_dilation={spread})"

@@ -8,12 +8,12 @@ All numbers are whole, so that every result is exact; those of readers that comp
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import permutations
 from math import prod
 
-from jax_sketch import INTEGER_LIMITS, Sketch, Value
+from jax_sketch import ALL_LIMITS, INTEGER_LIMITS, Sketch, Value
 
 SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 31, 32, 33, 48, 57, 64, 65, 96, 127, 128, 128, 129, 130, 131, 192, 251, 256)
 SIZES += (257, 320, 384, 509, 512, 513, 640, 1000, 1024, 1031, 2048, 2053, 4096, 8191)
@@ -24,10 +24,25 @@ NARROWER = {
     "s32": ("s8", "u8", "s16", "f32", "pred"),
     "s16": ("s8", "u8"),
     "u32": ("u8", "pred"),
+    "s64": ("s32", "u8", "u64", "pred"),
+    "u64": ("u8", "u32", "s64"),
+    "f8e4m3fn": ("bf16", "s8", "pred"),
+    "f8e5m2": ("f16", "f8e4m3fn"),
 }
 """In what types an operand may be given that the program converts."""
-BITS = {"f32": "s32", "bf16": "u16", "f16": "u16"}
+FLOATS = ("f32", "bf16", "f16", "f8e4m3fn", "f8e5m2")
+BITS = {"f32": "s32", "bf16": "u16", "f16": "u16", "f8e4m3fn": "u8", "f8e5m2": "u8"}
 """The type whose operators on bits make the operand."""
+
+
+RARE = {
+    "f32": ("f32", "f8e4m3fn", "f8e5m2"),
+    "bf16": ("f8e4m3fn", "f8e5m2", "bf16"),
+    "f16": ("f8e5m2", "f16"),
+    "s32": ("s64", "s64", "u64", "s32"),
+    "s16": ("u64", "s64", "u16"),
+    "s8": ("u8", "s8", "s64"),
+}
 
 
 @dataclass
@@ -42,10 +57,23 @@ class Drawn(Sketch):
     plain: bool = False
     """Whether operands are computed on chip and read through one view or two that copy nothing, and readers compute
     nothing ahead."""
+    rare: bool = False
+    """Whether types of 8 and 64 bits stand in the place of others."""
+    devices: int = 1
+    """How many run the program together."""
+    besides: Callable[[Drawn, str, tuple[int, ...], float], Value | None] | None = None
+    """What makes some of the operands, if it can."""
+    also: list[Value] = field(default_factory=list)
+    """What is given back besides."""
+
+    def type(self, choices: Sequence[str]) -> str:
+        """One of these types, or what stands in its place."""
+        found = self.random.choice(choices)
+        return self.random.choice(RARE.get(found, (found,))) if self.rare else found
 
     def given(self, dtype: str, dims: tuple[int, ...], most: float) -> Value:
         """A parameter, or a constant."""
-        exact = not (self.real and dtype in ("f32", "bf16", "f16"))
+        exact = not (self.real and dtype in FLOATS)
         most = 1 if dtype == "pred" else int(most) if exact else 3
         if most <= 3 and self.chance(0.1):
             text = f"K('{dtype}', {dims}, {self.random.randrange(10**6)}, {exact})"
@@ -187,8 +215,7 @@ def operand(g: Drawn, dtype: str, dims: tuple[int, ...], most: float = 3, views:
     kind = 1.0 if g.plain else g.random.random()
     if kind < 0.08 and dtype in NARROWER:
         other = g.random.choice(NARROWER[dtype])
-        floats = ("f32", "bf16", "f16")
-        if not (g.real and (dtype in floats) != (other in floats)):
+        if not (g.real and (dtype in FLOATS) != (other in FLOATS)):
             x = operand(g, other, dims, min(most, g.limit(other) - 1 if other != "pred" else 1), left - 1)
             return g.let(f"{x.name}.astype(T['{dtype}'])", dtype, dims, x.most, x.exact)
     if kind < 0.14 and dtype in ("s8", "u8") and most >= 100 and dims[-1] % 4 == 0:
@@ -238,9 +265,14 @@ def produced(g: Drawn, dtype: str, dims: tuple[int, ...], most: float) -> Value:
         for value in g.produced:
             if (value.dtype, value.dims) == (dtype, dims) and value.most <= most:
                 return value
+    if g.besides is not None and g.chance(0.4):
+        value = g.besides(g, dtype, tuple(dims), most)
+        if value is not None:
+            g.produced.append(value)
+            return value
     if dtype == "pred":
         maker = g.random.choice((bare, compared, compared, inverted, any_of))
-    elif dtype in ("f32", "bf16", "f16"):
+    elif dtype in FLOATS:
         maker = g.random.choice(
             (bare, mapped, mapped, mapped, mapped, product, product, summed, greatest, across, from_bits, looped)
         )
@@ -249,9 +281,7 @@ def produced(g: Drawn, dtype: str, dims: tuple[int, ...], most: float) -> Value:
     if dtype == "s32" and g.chance(0.1):
         maker = counted
     if g.plain and dtype != "pred":
-        maker = g.random.choice(
-            (mapped, mapped, mapped, product if dtype in ("f32", "bf16", "f16") else mapped, across)
-        )
+        maker = g.random.choice((mapped, mapped, mapped, product if dtype in FLOATS else mapped, across))
     value = maker(g, dtype, tuple(dims), most)
     assert value.dims == dims, (maker, value, dims)
     g.produced.append(value)
@@ -270,9 +300,7 @@ def mapped(g: Drawn, dtype: str, dims: tuple[int, ...], most: float) -> Value:
         return g.let(text.format(x.name), dtype, dims, 3, False)
     if kind == "alone":
         text = g.random.choice(("-{}", "jnp.abs({})", "jnp.maximum({}, 0)"))
-        return g.like(
-            x, text.format(x.name), INTEGER_LIMITS[dtype] if dtype.startswith("u") and text == "-{}" else x.most
-        )
+        return g.like(x, text.format(x.name), ALL_LIMITS[dtype] if dtype.startswith("u") and text == "-{}" else x.most)
     if kind == "double":
         return g.like(x, f"{x.name} + {x.name}", 2 * x.most)
     if kind == "row" and dims:
@@ -359,7 +387,7 @@ def counted(g: Drawn, dtype: str, dims: tuple[int, ...], most: float) -> Value:
 
 
 def compared(g: Drawn, dtype: str, dims: tuple[int, ...], most: float) -> Value:
-    other = g.random.choice(("f32", "s32", "bf16", "s8"))
+    other = g.type(("f32", "s32", "bf16", "s8"))
     x, y = (g.given(other, dims, 3) for _ in range(2))
     return g.let(f"{x.name} {g.random.choice(('<', '>=', '!='))} {y.name}", "pred", dims, 1, True)
 

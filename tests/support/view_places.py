@@ -20,7 +20,7 @@ def _indices(g: Drawn, dims: tuple[int, ...], size: int) -> Value:
 
 def gather(g: Drawn) -> None:
     dims = g.shape(rank(g))
-    dtype = g.random.choice(ANY)
+    dtype = g.type(ANY)
     x, axis = operand(g, dtype, dims, far(dtype)), g.random.randrange(len(dims))
     kind = g.random.choice(("take", "take", "along", "points"))
     if kind == "points" and len(dims) > 1:
@@ -40,7 +40,7 @@ def gather(g: Drawn) -> None:
 
 def scatter(g: Drawn) -> None:
     dims = g.shape(rank(g))
-    dtype = g.random.choice(ORDERED)
+    dtype = g.type(ORDERED)
     axis = g.random.randrange(len(dims))
     kind = g.random.choice(("add", "add", "max", "min", "set"))
     x = operand(g, dtype, dims, 3)
@@ -73,7 +73,7 @@ def histogram(g: Drawn) -> None:
 
 def dynamic(g: Drawn) -> None:
     dims = g.shape(rank(g))
-    dtype = g.random.choice(ANY)
+    dtype = g.type(ANY)
     x = operand(g, dtype, dims, far(dtype))
     sizes = tuple(g.random.randint(1, size) if g.chance(0.6) else size for size in dims)
     starts = []
@@ -91,7 +91,7 @@ def dynamic(g: Drawn) -> None:
 
 def sort(g: Drawn) -> None:
     dims = g.shape(rank(g), min(g.largest, 20_000))
-    dtype = g.random.choice(ORDERED)
+    dtype = g.type(ORDERED)
     axis = g.random.randrange(len(dims))
     x = operand(g, dtype, dims, far(dtype))
     kind = g.random.choice(("sort", "argsort", "top", "top", "several"))
@@ -100,7 +100,7 @@ def sort(g: Drawn) -> None:
     elif kind == "argsort":
         g.let(f"jnp.argsort({x.name}, {axis}, stable=True).astype(T['s32'])", "s32", dims, 9999, True)
     elif kind == "several":
-        y = operand(g, g.random.choice(("f32", "s32", "bf16")), dims, 200)
+        y = operand(g, g.type(("f32", "s32", "bf16")), dims, 200)
         text = (
             f"lax.sort(({x.name}, {y.name}), dimension={axis}, num_keys={g.random.choice((1, 1, 2))}, is_stable=True)"
         )
@@ -116,7 +116,7 @@ def sort(g: Drawn) -> None:
 
 def concatenate(g: Drawn) -> None:
     dims = g.shape(rank(g), g.largest / 2)
-    dtype = g.random.choice(ANY)
+    dtype = g.type(ANY)
     axis = g.random.randrange(len(dims))
     parts = []
     for _ in range(g.random.choice((2, 2, 3, 5))):
@@ -128,7 +128,7 @@ def concatenate(g: Drawn) -> None:
 
 def pad(g: Drawn) -> None:
     dims = g.shape(rank(g))
-    dtype = g.random.choice(ANY)
+    dtype = g.type(ANY)
     x, value = operand(g, dtype, dims, far(dtype)), operand(g, dtype, (1,), 3)
     amounts, ends = [], []
     for size in dims:
@@ -142,7 +142,7 @@ def pad(g: Drawn) -> None:
 
 def relayout(g: Drawn) -> None:
     """Nothing but views: what is read is the result."""
-    dtype = g.random.choice(ANY)
+    dtype = g.type(ANY)
     x = operand(g, dtype, g.shape(rank(g)), far(dtype), g.random.choice((1, 2, 2, 3)))
     if g.chance(0.3):
         converted(g, x)
@@ -151,7 +151,7 @@ def relayout(g: Drawn) -> None:
 def loop(g: Drawn) -> None:
     """State that begins as views and is made of views; rows of a scan."""
     dims = g.shape(g.random.choice((1, 2, 2, 3)), g.largest / 4)
-    dtype = g.random.choice(("f32", "f32", "s32", "bf16"))
+    dtype = g.type(("f32", "f32", "s32", "bf16"))
     h, steps = operand(g, dtype, dims, 3), g.random.choice((1, 2, 3, 5))
     step = g.random.choice(
         ("jnp.maximum({0}, {1})", "jnp.where(({0} > {1}), {0}, -{1})", "jnp.flip(jnp.minimum({0}, {1}), 0)")
@@ -175,7 +175,7 @@ def loop(g: Drawn) -> None:
 
 def branch(g: Drawn) -> None:
     dims = g.shape(rank(g))
-    dtype = g.random.choice(("f32", "s32", "bf16"))
+    dtype = g.type(("f32", "s32", "bf16"))
     x, y, i = operand(g, dtype, dims, 3), operand(g, dtype, dims, 3), operand(g, "s32", (2,), 3)
     axis = g.random.randrange(len(dims))
     bodies = (f"jnp.flip(x, {axis})", "jnp.maximum(x, y)", f"x + y.max({axis}, keepdims=True)")

@@ -34,8 +34,10 @@ def _sizes(g: Drawn, form: str, few: int | None = None) -> dict[str, int]:
 def _contraction(g: Drawn, form: str, few: int | None = None) -> Value:
     sizes = _sizes(g, form, few)
     left, right = form.split("->")[0].split(",")
-    dtype = g.random.choice((*FLOATS, "f32", "s8", "s32"))
-    wanted = {"s8": "s32", "bf16": "f32", "f16": "f32"}.get(dtype, dtype)
+    dtype = g.type((*FLOATS, "f32", "s8", "s32"))
+    wanted = {"s8": "s32", "u8": "s32", "bf16": "f32", "f16": "f32", "f8e4m3fn": "f32", "f8e5m2": "f32"}.get(
+        dtype, dtype
+    )
     depth = prod(size for letter, size in sizes.items() if letter not in form.split("->")[1])
     x = operand(g, dtype, tuple(sizes[c] for c in left), 3)
     y = operand(g, dtype, tuple(sizes[c] for c in right), 3)

@@ -11,6 +11,7 @@ import random
 import re
 from collections.abc import Callable
 
+import view_exchanges as exchanges
 import view_folds as folds
 import view_places as places
 import view_products as products
@@ -52,30 +53,43 @@ READERS: dict[str, Callable[[Drawn], None]] = {
     "random bits": places.random_bits,
     "solve": places.solve,
 }
+RARELY = {"state": exchanges.state, "aliases": exchanges.aliases} | {
+    name: each for name, each in READERS.items() if name not in ("norm", "recurrence", "attention", "solve")
+}
+"""Of types that few programs have: all results are exact."""
+EXCHANGING = {"exchange": exchanges.exchange, "state": exchanges.state, "aliases": exchanges.aliases} | {
+    name: each for name, each in READERS.items() if name not in ("random bits", "solve")
+}
+"""Of what other devices have."""
+TABLES = {"views": READERS, "types": RARELY, "devices": EXCHANGING}
 REAL = ("norm", "recurrence", "attention", "solve")
 """Those that compute with real numbers."""
 
 
-def reader(seed: int) -> str:
+def reader(seed: int, table: str = "views") -> str:
     """The kind of the program of this seed."""
-    return list(READERS)[seed % len(READERS)]
+    return list(TABLES[table])[seed % len(TABLES[table])]
 
 
-def drawn(seed: int, chooser: random.Random) -> tuple[Drawn, list[Value]]:
+def drawn(seed: int, chooser: random.Random, table: str = "views", devices: int = 1) -> tuple[Drawn, list[Value]]:
     """A program without head and return, and its results."""
-    kind = reader(seed)
+    kind, readers = reader(seed, table), TABLES[table]
     real = kind in REAL
-    g = Drawn(chooser, not real, chooser.choice(LARGEST), real=real)
+    g = Drawn(chooser, not real, chooser.choice(LARGEST), real=real, rare=table == "types", devices=devices)
+    g.besides = exchanges.received if devices > 1 else None
     results = []
     g.plain = chooser.random() < 0.5
     for _ in range(chooser.choice((1, 2, 3)) if g.largest < 50_000 else 1):
-        READERS[kind](g)
+        readers[kind](g)
         results.append(g.values[-1])
+        if devices > 1 and g.values[-1].size <= g.largest and chooser.random() < 0.3:
+            results.append(exchanges.exchanged(g, g.values[-1]))
     if not g.plain and chooser.random() < 0.25:
-        READERS[chooser.choice([other for other in READERS if (other in REAL) is real])](g)
+        readers[chooser.choice([other for other in readers if (other in REAL) is real])](g)
         results.append(g.values[-1])
     used = {word for line in g.lines for word in re.findall(r"\w+", line.split("=", 1)[1])}
     results += [value for value in g.values if value.name not in used and value not in results][:3]
+    results += g.also
     made = [value for value in g.produced if value.home == "made"]
     if made and chooser.random() < 0.2:  # what is viewed is wanted elsewhere, too
         results.append(chooser.choice(made))

@@ -13,6 +13,7 @@ from neuronx_cc.ir.errors import CompileError
 
 RESERVED = TRN1["sbuf.reserved_bytes"]
 PROGRAMS: dict[str, Callable[[Any], Any]] = {
+    "ones": lambda x: x.reshape(200, 72) + (x[0] * 2).reshape(1, 72),
     "reduction": lambda x: (x + 1)[:, ::2].max((0, 1)),
     "convolution's gradient": lambda x: jax.vjp(
         lambda k: jax.lax.conv_general_dilated(x[:9, None], k, (1, 1), "SAME"), jnp.ones((3, 1, 3, 3))
@@ -34,3 +35,21 @@ def test_what_has_no_room_says_so(kernel: str) -> None:
     assert all(message.startswith("EXSP001") for message in messages[:-1] if message)
     assert messages[-1] == ""
     assert any(kernel in message for message in messages), messages
+
+
+@pytest.mark.parametrize("room", [1024, 2048, 4096])
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: (x + 1)[:, ::2].max((0, 1)),
+        lambda x: x.max(1).sum(0),
+        lambda x: x.prod(0),
+        lambda x: x.reshape(200, 72).T.reshape(-1) + 0,
+        lambda x: jnp.concatenate([x.reshape(450, 32).T.reshape(-1), x.ravel()]),
+    ],
+    ids=["extremes", "sums", "products", "transpose", "transpose beside"],
+)
+def test_little_room_is_enough(function: Callable[[Any], Any], room: int) -> None:
+    """For folds of a few elements at a time, and for transposes, which are copied element by element then."""
+    x = np.random.default_rng(0).integers(-1, 2, (200, 8, 9)).astype(np.float32)
+    check_function(function, x, machine=TRN1.with_settings([f"memory.sbuf_partition_bytes={RESERVED + room}"]))
