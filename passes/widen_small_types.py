@@ -305,6 +305,8 @@ class _Widener:
             value = wrapped(b, b.convert(value, BYTE[target]), target)
         elif target not in DTYPES and target != "u8":
             value = b.typed(hlo.BitcastConvertOp, [value], op.results[0].type)
+        if value is op.operand:  # bytes that are one thing here and another one there are two values
+            value = b.op(hlo.BitcastConvertOp, (value,), "u8", dims)
         self._becomes(op, value, target)
 
 

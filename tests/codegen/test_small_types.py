@@ -253,3 +253,20 @@ def test_stochastic_rounding_of_a_small_float_to_another_type_is_refused() -> No
     )
     with pytest.raises(CompileError, match="stochastic-convert of"):
         compile_text(text)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, n: lax.bitcast_convert_type(x, jnp.uint8) ^ n,
+        lambda x, n: lax.bitcast_convert_type(lax.bitcast_convert_type(x + x, jnp.uint8) + n, x.dtype) + (x + x),
+        lambda x, n: lax.bitcast_convert_type(x, jnp.uint8) > lax.bitcast_convert_type(x[::-1], jnp.uint8),
+        lambda x, n: (lax.bitcast_convert_type(n, x.dtype) + x, n + n),
+    ],
+    ids=["bits", "bits and numbers", "bits compared", "numbers of bits"],
+)
+@pytest.mark.parametrize("dtype", FLOATS[:2])
+def test_bits_are_numbers_of_their_own(dtype: str, function: Callable[..., Any]) -> None:
+    """The bytes of floats that are carried as bytes: they were taken for the floats."""
+    x, n = codes(dtype)[1:120], np.arange(119, dtype=np.uint8)
+    check(text_of(function, x, n), x, n)

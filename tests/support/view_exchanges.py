@@ -26,23 +26,27 @@ class Lax:
     def __init__(self, devices: int) -> None:
         self.devices = devices
 
+    def own(self, x: Any) -> Any:
+        """``x``, as every device may have another one: JAX exchanges wrongly what is the same for all."""
+        return jnp.where(lax.axis_index(AXIS) >= 0, x, x)
+
     def psum(self, x: Any) -> Any:
-        return lax.psum(x, AXIS)
+        return lax.psum(self.own(x), AXIS)
 
     def pmax(self, x: Any) -> Any:
-        return lax.pmax(x, AXIS)
+        return lax.pmax(self.own(x), AXIS)
 
     def gather(self, x: Any, dim: int) -> Any:
-        return lax.all_gather(x, AXIS, axis=dim, tiled=True)
+        return lax.all_gather(self.own(x), AXIS, axis=dim, tiled=True)
 
     def scatter(self, x: Any, dim: int) -> Any:
-        return lax.psum_scatter(x, AXIS, scatter_dimension=dim, tiled=True)
+        return lax.psum_scatter(self.own(x), AXIS, scatter_dimension=dim, tiled=True)
 
     def swap(self, x: Any, dim: int) -> Any:
-        return lax.all_to_all(x, AXIS, dim, dim, tiled=True)
+        return lax.all_to_all(self.own(x), AXIS, dim, dim, tiled=True)
 
     def shift(self, x: Any, by: int) -> Any:
-        return lax.ppermute(x, AXIS, [(at, (at + by) % self.devices) for at in range(self.devices)])
+        return lax.ppermute(self.own(x), AXIS, [(at, (at + by) % self.devices) for at in range(self.devices)])
 
     def index(self) -> Any:
         return lax.axis_index(AXIS).astype(jnp.int32)

@@ -31,7 +31,7 @@ NARROWER = {
 }
 """In what types an operand may be given that the program converts."""
 FLOATS = ("f32", "bf16", "f16", "f8e4m3fn", "f8e5m2")
-BITS = {"f32": "s32", "bf16": "u16", "f16": "u16", "f8e4m3fn": "u8", "f8e5m2": "u8"}
+BITS = {"f32": "s32", "bf16": "u16", "f16": "u16", "f8e4m3fn": "u8", "f8e5m2": "u8", "s64": "u64"}
 """The type whose operators on bits make the operand."""
 
 
@@ -280,6 +280,8 @@ def produced(g: Drawn, dtype: str, dims: tuple[int, ...], most: float) -> Value:
         maker = g.random.choice((bare, mapped, mapped, mapped, mapped, greatest, across, looped))
     if dtype == "s32" and g.chance(0.1):
         maker = counted
+    if dtype == "s64" and g.chance(0.2):
+        maker = from_bits
     if g.plain and dtype != "pred":
         maker = g.random.choice((mapped, mapped, mapped, product if dtype in FLOATS else mapped, across))
     value = maker(g, dtype, tuple(dims), most)
