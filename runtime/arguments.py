@@ -184,10 +184,11 @@ def _is_nested(value: object) -> bool:
 
 def _converted(value: Any, variable: Variable) -> Any:
     """Python's numbers as elements of the parameter's type where that keeps their kind, all else as it is."""
-    if not isinstance(value, bool | int | float | complex):
-        return value
+    if not isinstance(value, bool | int | float | complex) or isinstance(value, np.generic):
+        return value  # np.float64 is both, and has a type of its own
     kind = _kind(variable.dtype)
-    if _KINDS.index(type(value).__name__) > _KINDS.index(kind) or (kind != "bool" and isinstance(value, bool)):
+    own = next(at for at, each in enumerate((bool, int, float, complex)) if isinstance(value, each))
+    if own > _KINDS.index(kind) or (kind != "bool" and isinstance(value, bool)):
         return value
     with np.errstate(all="ignore"):
         try:

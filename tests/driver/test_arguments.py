@@ -160,3 +160,19 @@ def test_what_the_package_shows():
     assert issubclass(neuronx_cc.UsageError, neuronx_cc.NeuronError)
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         neuronx_cc.nothing  # noqa: B018
+
+
+@pytest.mark.parametrize("dtype", ["f32", "s32", "pred", "c64"])
+@pytest.mark.parametrize("value", [2, 2.0, 2j, True, np.float64(2), np.complex128(2), np.float32(2), np.int32(2)])
+def test_numbers(dtype, value):
+    """Python's are elements of the parameter's type, NumPy's have their own: ``np.float64`` is a ``float``, too."""
+    text = f"HloModule m\nENTRY e {{\n  x = {dtype}[] parameter(0)\n  ROOT y = {dtype}[] copy(x)\n}}\n"
+    executable = neuronx_cc.compile(text)
+    own = {"f32": np.float32, "s32": np.int32, "pred": np.bool_, "c64": np.complex64}[dtype]
+    kinds = {bool: "b", int: "ifc", float: "fc", complex: "c"}
+    fits = isinstance(value, own) if isinstance(value, np.generic) else np.dtype(own).kind in kinds[type(value)]
+    if fits:
+        assert executable.run([value]).outputs[0] == value
+    else:
+        with pytest.raises(RunError, match="ERUN"):
+            executable.run([value])

@@ -10,6 +10,7 @@ rounding; the others real ones.
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import prod
@@ -21,6 +22,7 @@ FLOATS = ("f32", "f32", "f32", "bf16", "f16")
 NUMBERS = (*FLOATS, "s32", *INTEGERS)
 LARGEST = (40, 400, 2000, 6000)
 """Elements of arrays; of some programs."""
+WIDE = {"f32": "f64", "s32": "s64", "u32": "u64"}
 AROUND = ("",) * 5 + ("vmap", "vmap", "map", "scan", "grad", "grad", "jvp")
 
 T = TypeVar("T")
@@ -103,12 +105,22 @@ class Plain:
         self.results += texts
 
 
+def widened(p: Plain) -> None:
+    """Words are twice as long, in what is given and in the text."""
+
+    def wide(text: str) -> str:
+        return re.sub(r"'(f|s|u)32'", r"'\g<1>64'", text)
+
+    p.inputs = [(WIDE.get(dtype, dtype), dims, whole) for dtype, dims, whole in p.inputs]
+    p.lines, p.results = [wide(line) for line in p.lines], [wide(result) for result in p.results]
+
+
 def text(p: Plain, real: bool) -> str:
     """Text of the program: its parameters carry one more dim where something goes through them row by row."""
     around = p.one_of(AROUND)
     names = ", ".join(f"a{at}" for at in range(len(p.inputs)))
     body = [*("    " + line for line in p.lines), f"    return ({', '.join(p.results)},)"]
-    floats = [at for at, (dtype, _, _) in enumerate(p.inputs) if dtype in (*FLOATS, "c64")]
+    floats = [at for at, (dtype, _, _) in enumerate(p.inputs) if dtype in (*FLOATS, "f64")]
     if not p.inputs or (around in ("grad", "jvp") and not (real and floats)):
         around = ""
     if around in ("vmap", "map", "scan") and sum(prod(dims) for _, dims, _ in p.inputs) > 4000:

@@ -232,11 +232,17 @@ def plain(seed: int) -> Case:
         chooser = random.Random(f"plain {seed} {attempt}")
         p = plain_jax.Plain(chooser, largest=chooser.choice(plain_jax.LARGEST))
         write(p)
+        options: dict[str, Any] = {"auto_cast": "none", "auto_cast_type": "bf16"}
+        x64 = chooser.random() < 0.15
+        if x64:
+            plain_jax.widened(p)
+            options |= {"int64": "exact", "fp64_as_fp32": True}
         source = plain_jax.text(p, real)
         inputs = [numbers(dtype, dims, seed * 100 + at, whole) for at, (dtype, dims, whole) in enumerate(p.inputs)]
-        case = Case(source, inputs, [], {"auto_cast": "none", "auto_cast_type": "bf16"}, donated=chooser.random() < 0.2)
+        case = Case(source, inputs, [], options, donated=chooser.random() < 0.2, x64=x64)
         try:
-            results = jax.tree.leaves(jax.eval_shape(case.function(), *inputs))
+            with jax.enable_x64(x64):
+                results = jax.tree.leaves(jax.eval_shape(case.function(), *inputs))
         except Exception:
             if attempt + 1 == TRIES:
                 raise

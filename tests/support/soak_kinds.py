@@ -52,7 +52,7 @@ def judge(kind: str, seed: int) -> tuple[str, str]:
     except NeuronError as error:
         if error.code == "EXSP001":
             return "full", traceback.format_exc()
-        if error.code.startswith(("ERUN91", "ERUN921", "I", "EBIR")):
+        if error.code.startswith(("ERUN91", "ERUN921", "I", "EBIR", "EVRF064")):  # the last of what a pass leaves
             return "failed", traceback.format_exc()
         return "refused", str(error)
     except Exception as error:
