@@ -13,7 +13,9 @@ import numpy as np
 
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import HloModule
-from neuronx_cc.ir.hlo.editing import ops_of, replace
+from neuronx_cc.ir.hlo.editing import defining_op, ops_of, replace
+from neuronx_cc.passes.analysis.row_exchanges import exchanges
+from neuronx_cc.passes.analysis.values import splat_number
 from neuronx_cc.passes.expansions import linear_algebra as algebra
 from neuronx_cc.passes.expansions.build import Build, Value, replace_elements
 from neuronx_cc.passes.expansions.lapack_calls import LU_TARGETS
@@ -65,27 +67,25 @@ def _cholesky(b: Build, op: hlo.HloOp) -> None:
 
 
 def _triangular_solve(b: Build, op: hlo.HloOp) -> None:
-    """All forms become one: the matrix lower, on the left, not transposed. Reversing both its dims swaps triangles."""
+    """All forms become two: a lower triangle, or its transpose, on the left."""
     assert isinstance(op, hlo.TriangularSolveOp)
     type_ = op.results[0].type
     if _is_empty(op):
         replace(op, _zeros(b, type_))
         return
     matrix, right = _batch(b, op.lhs), _batch(b, op.rhs)
-    lower, form = op.lower.data, op.transpose_a.data
+    form = op.transpose_a.data
     if form == "ADJOINT":
         matrix = algebra.conj(b, matrix)
-    if (form != "NO_TRANSPOSE") == op.left_side.data:  # x m = b is m^T x^T = b^T
-        matrix, lower = algebra.transposed(b, matrix), not lower
+    is_turned = (form != "NO_TRANSPOSE") == op.left_side.data  # x m = b is m^T x^T = b^T
     right = right if op.left_side.data else algebra.transposed(b, right)
-    if not lower:
-        matrix, right = b.reverse(matrix, [1, 2]), b.reverse(right, [1])
+    if not op.lower.data:
+        matrix, is_turned = algebra.transposed(b, matrix), not is_turned
     triangle = algebra.lower_part(b, matrix)
     if op.unit_diagonal.data:
         ones = np.eye(dims_of(triangle)[1], dtype=np.bool_)
         triangle = algebra.where(b, ones, b.number_like(1, triangle), triangle)
-    solution = algebra.solve_lower(b, triangle, right)
-    solution = solution if lower else b.reverse(solution, [1])
+    solution = algebra.solve_lower(b, triangle, right, is_turned)
     replace(op, _back(b, solution if op.left_side.data else algebra.transposed(b, solution), type_))
 
 
@@ -114,8 +114,42 @@ def _lu(b: Build, op: hlo.HloOp) -> None:
     if _is_empty(op):
         replace_elements(op, [_zeros(b, part) for part in type_.data])
         return
-    parts = lu_factor(b, _batch(b, op.operands[0]))
+    *parts, order = lu_factor(b, _batch(b, op.operands[0]))
+    pivots = next((use for use in op.results[0].uses if _element_number(use.operation) == 1), None)
+    if pivots is not None:
+        _put_permutation(b, pivots.operation.results[0], order)
     replace_elements(op, [_back(b, part, wanted) for part, wanted in zip(parts, type_.data, strict=True)])
+
+
+def _element_number(op: hlo.Operation) -> int | None:
+    return op.index.data if isinstance(op, hlo.GetTupleElementOp) else None
+
+
+def _put_permutation(b: Build, pivots: Value, order: Value) -> None:
+    """Let what a loop makes of ``pivots``, by exchanges of the places 0, 1, ..., be ``order``."""
+    for subtract in [use.operation for use in pivots.uses]:
+        if not isinstance(subtract, hlo.SubtractOp) or splat_number(subtract.rhs, b.module) != 1:
+            continue
+        for start in [use.operation for use in subtract.results[0].uses]:
+            loops = [use.operation for use in start.results[0].uses] if isinstance(start, hlo.TupleOp) else []
+            for loop in loops:
+                found = exchanges(loop, b.module) if isinstance(loop, hlo.WhileOp) else None
+                if found is None or start.operands[found.pivots] is not subtract.results[0]:
+                    continue
+                places = start.operands[found.places]
+                if not _counts(places) or dims_of(places)[-1] != dims_of(order)[-1]:
+                    continue
+                for use in list(loop.results[0].uses):
+                    if _element_number(use.operation) == found.places:
+                        use.operation.results[0].replace_all_uses_with(b.reshape(order, dims_of(places)))
+
+
+def _counts(value: Value) -> bool:
+    """Whether the elements of ``value``'s last dim are 0, 1, ..."""
+    op, rank = defining_op(value), len(dims_of(value))
+    if isinstance(op, hlo.BroadcastOp) and op.dimensions.data == (rank - 1,):
+        op, rank = defining_op(op.operand), 1
+    return isinstance(op, hlo.IotaOp) and op.iota_dimension.data == rank - 1
 
 
 EXPANSIONS: dict[str, Callable[[Build, hlo.HloOp], None]] = {

@@ -8,8 +8,6 @@ from collections.abc import Callable
 import numpy as np
 
 from neuronx_cc.ir import hlo
-from neuronx_cc.ir.errors import CompileError
-from neuronx_cc.ir.operators_table import CUSTOM_CALLS
 from neuronx_cc.ir.reference.evaluator import Evaluator, as_tuple, unpack
 from neuronx_cc.ir.reference.values import Array, Value
 from neuronx_cc.ir.types import NUMPY_DTYPE
@@ -43,19 +41,6 @@ def ragged_all_to_all(op: hlo.HloOp, sent: Array, output: Array, *numbers: Array
     for source, size, target in zip(*numbers[:3], strict=True):
         result[target : target + size] = sent[source : source + size]
     return result
-
-
-def custom_call(op: hlo.CustomCallOp, *operands: Value) -> Value:
-    """Markers give their operands back; what other targets compute is said by the pass ``expand_custom_calls``."""
-    known = CUSTOM_CALLS.get(op.target.data)
-    if known is None or known.status != "folded":
-        raise CompileError(
-            "EVRF001",
-            f"custom call {op.target.data} has no reference semantics",
-            "run without --check, or replace the operator",
-            op.loc,
-        )
-    return unpack(operands)
 
 
 def done(op: hlo.HloOp, started: Value) -> Value:
@@ -184,7 +169,6 @@ CONTROL: dict[str, Callable[..., Value]] = {
     "collective-reduce": collective,
     "copy-done": copy_done,
     "copy-start": copy_start,
-    "custom-call": custom_call,
     "domain": identity,
     "get-tuple-element": get_tuple_element,
     "opt-barrier": identity,

@@ -6,6 +6,7 @@ import numpy as np
 
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.errors import CompileError
+from neuronx_cc.ir.factors import CHOLESKY, LU
 from neuronx_cc.ir.operators_table import CUSTOM_CALLS
 from neuronx_cc.ir.reference.values import Array, Value, narrow, widen
 
@@ -137,7 +138,42 @@ def _householder_product(x: Array, taus: Array) -> Array:
     return result.astype(x.dtype)
 
 
-CUSTOM: dict[str, Callable[..., Value]] = {"Qr": _qr, "ProductOfElementaryHouseholderReflectors": _householder_product}
+def _factor(x: Array) -> Array:
+    """The lower factor of each matrix, of which the lower triangle is read; NaN where there is none."""
+    result = np.zeros_like(x)
+    for at in np.ndindex(x.shape[:-2]):
+        try:
+            result[at] = np.linalg.cholesky(widen(x[at]))
+        except np.linalg.LinAlgError:
+            result[at] = np.nan
+    return result
+
+
+def _pivoted(x: Array) -> Value:
+    """LAPACK's getrf without info, and the row of ``x`` that each row is."""
+    rows, columns = x.shape[-2:]
+    left, count = widen(x).copy(), min(rows, columns)
+    pivots = np.empty((*x.shape[:-2], count), np.int32)
+    order = np.broadcast_to(np.arange(rows, dtype=np.int32), x.shape[:-1]).copy()
+    for at in np.ndindex(x.shape[:-2]):
+        matrix, places = left[at], order[at]
+        for step in range(count):
+            chosen = step + int(np.argmax(np.abs(matrix[step:, step])))
+            pivots[at][step] = chosen + 1
+            for each in (matrix, places):
+                each[[step, chosen]] = each[[chosen, step]]
+            if matrix[step, step] != 0:
+                matrix[step + 1 :, step] /= matrix[step, step]
+            matrix[step + 1 :, step + 1 :] -= np.outer(matrix[step + 1 :, step], matrix[step, step + 1 :])
+    return left.astype(x.dtype), pivots, order
+
+
+CUSTOM: dict[str, Callable[..., Value]] = {
+    "Qr": _qr,
+    "ProductOfElementaryHouseholderReflectors": _householder_product,
+    CHOLESKY: _factor,
+    LU: _pivoted,
+}
 """Custom-call target -> ``fn(*arrays)``."""
 
 

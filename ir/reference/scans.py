@@ -3,14 +3,14 @@
 import numpy as np
 
 from neuronx_cc.ir import hlo
-from neuronx_cc.ir.reference.control import custom_call as other_call
 from neuronx_cc.ir.reference.evaluator import Evaluator
+from neuronx_cc.ir.reference.linalg import custom_call as other_call
 from neuronx_cc.ir.reference.values import Array, Value
 from neuronx_cc.ir.scans import scan_of
 
 
 def custom_call(evaluator: Evaluator, op: hlo.CustomCallOp, *operands: Value) -> Value:
-    """A scan or shift along one dim; other targets are left to ``control``."""
+    """A scan or shift along one dim; other targets are left to ``linalg``."""
     scan = scan_of(op)
     if scan is None:
         return other_call(op, *operands)

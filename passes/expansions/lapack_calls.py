@@ -28,7 +28,7 @@ def _letter(op: hlo.CustomCallOp, name: str) -> str:
 
 
 def _cholesky(b: Build, op: hlo.CustomCallOp) -> None:
-    """(matrix) -> (factor, info): a factor of NaN has a number other than 0 as info."""
+    """(matrix) -> (factor, info): a factor of NaN, and so one whose last element is, has 1 as info."""
     lower = hlo.BoolAttr(_letter(op, "uplo") == "L")
     factor = b.typed(hlo.CholeskyOp, op.args, op.args[0].type, lower=lower)
     dims = hlo.shape_of(factor).dims
@@ -37,8 +37,10 @@ def _cholesky(b: Build, op: hlo.CustomCallOp) -> None:
         return
     part = {"c64": "f32", "c128": "f64"}.get(hlo.shape_of(factor).dtype)
     real = b.op(hlo.RealOp, (factor,), part, dims) if part else factor
-    failed = b.convert(b.compare(real, real, "NE"), "s32")
-    replace_elements(op, [factor, b.reduce(hlo.MaximumOp, failed, [len(dims) - 2, len(dims) - 1], 0)])
+    for axis in (-2, -1):
+        real = b.slice(real, len(dims) + axis, dims[axis] - 1, dims[axis])
+    last = b.reshape(real, dims[:-2])
+    replace_elements(op, [factor, b.convert(b.compare(last, last, "NE"), "s32")])
 
 
 def _triangular_solve(b: Build, op: hlo.CustomCallOp) -> None:

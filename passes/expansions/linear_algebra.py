@@ -11,11 +11,16 @@ from collections.abc import Sequence
 import numpy as np
 
 from neuronx_cc.ir import hlo
+from neuronx_cc.ir.factors import CHOLESKY, MANY, MOST_COLUMNS
 from neuronx_cc.passes.expansions import small_matrices
 from neuronx_cc.passes.expansions.build import Build, Value
 
 BLOCK = 64
 """Columns of a block: large enough for TensorE, small enough that an inverted triangle keeps its accuracy."""
+SEVERAL = 16
+"""Triangles of which one product less takes less time than no transposes."""
+FEW_BLOCKS = 4
+"""Blocks of a triangle that are no loop."""
 
 
 def dims_of(value: Value) -> tuple[int, ...]:
@@ -126,47 +131,89 @@ def pad_diagonal(b: Build, x: Value, size: int) -> Value:
 # triangles
 
 
-def lower_inverse(b: Build, lower: Value) -> Value:
-    """The inverse of lower triangles (zero above): of blocks twice as large in each step.
+def lower_inverse(b: Build, lower: Value) -> tuple[Value, Value]:
+    """The inverse of lower triangles, and its transpose: of blocks twice as large in each step.
 
     ``M`` holds the inverses of the diagonal blocks; with the blocks ``C`` between neighbours, ``M - M C M`` holds
-    those of twice the size.
+    those of twice the size. Products contract the rows of both operands, so that TensorE takes them as they lie.
     """
-    size = dims_of(lower)[1]
+    batch, size, _ = dims_of(lower)
     row, column = np.indices((size, size))
     eye = row == column
     diagonal = b.sum(masked(b, eye, lower), [2])
     inverse = b.div(b.number_like(1, diagonal), diagonal)
-    result = masked(b, eye, b.broadcast(inverse, dims_of(lower), [0, 1]))
+    result = turned = masked(b, eye, b.broadcast(inverse, dims_of(lower), [0, 1]))
     half = 1
     while half < size:
         between = (row // (2 * half) == column // (2 * half)) & (row // half != column // half) & (row > column)
-        joined = product(b, product(b, result, masked(b, between, lower)), result)
-        result = b.sub(result, joined)
+        if batch > SEVERAL:
+            result = b.sub(result, product(b, product(b, result, masked(b, between, lower)), result))
+            half *= 2
+            continue
+        joined = by_rows(b, masked(b, between, lower), turned)
+        result, turned = b.sub(result, by_rows(b, joined, result)), b.sub(turned, by_rows(b, result, joined))
         half *= 2
-    return result
+    return result, transposed(b, result) if batch > SEVERAL else turned
 
 
-def _refined(b: Build, inverse: Value, matrix: Value, right: Value) -> Value:
-    """``inverse right``, with one correction by the residual."""
-    solution = product(b, inverse, right)
-    residual = b.sub(right, product(b, matrix, solution))
-    return b.add(solution, product(b, inverse, residual))
+def by_rows(b: Build, x: Value, y: Value) -> Value:
+    """``x^T y``, for each of the batch."""
+    return b.dot(x, y, ((1,), (1,)), ((0,), (0,)))
 
 
-def solve_lower(b: Build, lower: Value, right: Value) -> Value:
-    """``x`` with ``lower x = right``, for lower triangles (zero above)."""
-    batch, size, _ = dims_of(right)
+def solve_lower(b: Build, lower: Value, right: Value, upper: bool = False) -> Value:
+    """``x`` with ``lower x = right``, or with ``upper`` ``lower^T x = right``, for lower triangles (zero above)."""
+    size = dims_of(right)[1]
     if size <= small_matrices.FEW and not is_complex(right):
-        return small_matrices.solve_lower(b, lower, right)
-    if size <= BLOCK:
-        return _refined(b, lower_inverse(b, lower), lower, right)
+        return small_matrices.solve_lower(b, lower, right, upper)
+    blocks = -(-size // BLOCK)
+    if blocks > FEW_BLOCKS:
+        return _solved_in_turn(b, lower, right, upper)
+    block = -(-size // blocks)
+    starts = range(0, size, block)
+    inverses = [lower_inverse(b, _part(b, lower, (start, start + block), (start, start + block))) for start in starts]
+    found = dict[int, Value]()
+    for start in reversed(starts) if upper else starts:
+        inside = start, min(start + block, size)
+        rest = b.slice(right, 1, *inside)
+        for other, known in found.items():
+            there = other, min(other + block, size)
+            if upper:
+                rest = b.sub(rest, by_rows(b, _part(b, lower, there, inside), known))
+            else:
+                rest = b.sub(rest, product(b, _part(b, lower, inside, there), known))
+        triangle = _part(b, lower, inside, inside)
+        inverse, turned = inverses[start // block]
+        found[start] = _refined(b, (turned, transposed(b, triangle)) if not upper else (inverse, triangle), rest)
+    return b.concatenate([found[start] for start in starts], 1)
+
+
+def _part(b: Build, x: Value, rows: tuple[int, int], columns: tuple[int, int]) -> Value:
+    _, height, width = dims_of(x)
+    part = b.slice(x, 1, rows[0], min(rows[1], height))
+    return b.slice(part, 2, columns[0], min(columns[1], width))
+
+
+def _refined(b: Build, operands: tuple[Value, Value], right: Value) -> Value:
+    """``inverse right`` of a matrix, with one correction by the residual; of both the transposes are given."""
+    inverse, matrix = operands
+    solution = by_rows(b, inverse, right)
+    residual = b.sub(right, by_rows(b, matrix, solution))
+    return b.add(solution, by_rows(b, inverse, residual))
+
+
+def _solved_in_turn(b: Build, lower: Value, right: Value, upper: bool) -> Value:
+    """The same for many blocks, in a loop. Reversing both dims of a matrix swaps triangles."""
+    if upper:
+        turned = b.reverse(transposed(b, lower), [1, 2])
+        return b.reverse(_solved_in_turn(b, turned, b.reverse(right, [1]), False), [1])
+    batch, size, _ = dims_of(right)
     blocks = -(-size // BLOCK)
     whole = blocks * BLOCK
     lower = pad_diagonal(b, lower, whole)
     right = b.pad(right, [(0, 0), (0, whole - size), (0, 0)])
     diagonal = _diagonal_blocks(b, lower, blocks)
-    inverses = lower_inverse(b, diagonal)
+    inverses, diagonal = lower_inverse(b, diagonal)[1], transposed(b, diagonal)
 
     def step(b: Build, index: Value, state: list[Value]) -> Sequence[Value]:
         solution, lower, right, diagonal, inverses = state
@@ -174,8 +221,7 @@ def solve_lower(b: Build, lower: Value, right: Value) -> Value:
         known = product(b, slab(b, lower, 1, start, BLOCK), solution)
         rest = b.sub(slab(b, right, 1, start, BLOCK), known)
         pick = b.mul(index, b.number(batch, "s32"))
-        inverse, block = slab(b, inverses, 0, pick, batch), slab(b, diagonal, 0, pick, batch)
-        found = _refined(b, inverse, block, rest)
+        found = _refined(b, (slab(b, inverses, 0, pick, batch), slab(b, diagonal, 0, pick, batch)), rest)
         return put_slab(b, solution, found, 1, start), lower, right, diagonal, inverses
 
     solution = b.loop(blocks, [b.number_like(0, right), lower, right, diagonal, inverses], step)[0]
@@ -196,13 +242,14 @@ def _diagonal_blocks(b: Build, x: Value, blocks: int) -> Value:
 
 def cholesky(b: Build, x: Value) -> Value:
     """The lower factor of Hermitian matrices, of which the lower triangle is read; NaN where there is none."""
-    size = dims_of(x)[1]
-    if size <= small_matrices.FEW_IN_PLACE and not is_complex(x):
+    batch, size, _ = dims_of(x)
+    if not is_complex(x) and size <= small_matrices.FEW_IN_PLACE and batch > MANY:
         return _checked(b, small_matrices.cholesky(b, x))
-    block = BLOCK if is_complex(x) else small_matrices.FEW_IN_PLACE
-    if size <= block:
+    if not is_complex(x) and size <= FEW_BLOCKS * MOST_COLUMNS:
+        return _called(b, x) if size <= MOST_COLUMNS else _by_blocks(b, x)
+    if size <= BLOCK:
         return _checked(b, adjoint(b, _upper_factor(b, _hermitian(b, x))))
-    blocks = -(-size // block)
+    blocks = -(-size // BLOCK)
     block = -(-size // blocks)
     whole = pad_diagonal(b, lower_part(b, x), blocks * block)
 
@@ -212,17 +259,38 @@ def cholesky(b: Build, x: Value) -> Value:
         known = product(b, factor, adjoint(b, slab(b, factor, 1, start, block)))
         panel = b.sub(slab(b, whole, 2, start, block), known)
         corner = slab(b, panel, 1, start, block)
-        if is_complex(x):
-            corner = adjoint(b, _upper_factor(b, _hermitian(b, corner)))
-        else:
-            corner = small_matrices.cholesky(b, corner)
-        below = product(b, panel, adjoint(b, lower_inverse(b, corner)))
+        corner = adjoint(b, _upper_factor(b, _hermitian(b, corner))) if is_complex(x) else _called(b, corner)
+        below = product(b, panel, conj(b, lower_inverse(b, corner)[1]))
         end = b.add(start, b.number(block, "s32"))
         kept = b.select(count_along(b, below, 1, end, "GE"), below, b.number_like(0, below))
         return put_slab(b, factor, put_slab(b, kept, corner, 1, start), 2, start), whole
 
     factor = b.loop(blocks, [b.number_like(0, whole), whole], step)[0]
     return _checked(b, b.slice(b.slice(factor, 1, 0, size), 2, 0, size))
+
+
+def _by_blocks(b: Build, x: Value) -> Value:
+    """Blocks of columns by the kernel; what is right of them is left with their products taken out."""
+    batch, size, _ = dims_of(x)
+    blocks = -(-size // MOST_COLUMNS)
+    block = -(-size // blocks)
+    left, columns = x, list[Value]()
+    for start in range(0, size, block):
+        end, rest = min(start + block, size), dims_of(left)[1]
+        corner = _called(b, _part(b, left, (0, end - start), (0, end - start)))
+        column = [b.number(0, "f32", (batch, start, end - start)), corner] if start else [corner]
+        if end < size:
+            below = transposed(b, _part(b, left, (end - start, rest), (0, end - start)))
+            below = solve_lower(b, corner, below)
+            left = b.sub(_part(b, left, (end - start, rest), (end - start, rest)), by_rows(b, below, below))
+            column.append(transposed(b, below))
+        columns.append(b.concatenate(column, 1))
+    return _checked(b, b.concatenate(columns, 2))
+
+
+def _called(b: Build, x: Value) -> Value:
+    """As ``cholesky``, by one kernel."""
+    return b.typed(hlo.CustomCallOp, [x], x.type, target=hlo.StrAttr(CHOLESKY))
 
 
 def _hermitian(b: Build, x: Value) -> Value:

@@ -53,8 +53,8 @@ def cholesky(b: Build, x: Value) -> Value:
     return joined(b, factor)
 
 
-def solve_lower(b: Build, lower: Value, right: Value) -> Value:
-    """``x`` with ``lower x = right``, row by row."""
+def solve_lower(b: Build, lower: Value, right: Value, upper: bool = False) -> Value:
+    """``x`` with ``lower x = right``, or with ``upper`` ``lower^T x = right``, row by row."""
     batch, size, columns = hlo.shape_of(right).dims
     matrix = elements_of(b, lower)
     rows = [b.reshape(b.slice(right, 1, row, row + 1), (batch, columns)) for row in range(size)]
@@ -62,23 +62,26 @@ def solve_lower(b: Build, lower: Value, right: Value) -> Value:
     def spread(element: Value) -> Value:
         return b.broadcast(element, (batch, columns), [0])
 
-    found = list[Value]()
-    for at, rest in enumerate(rows):
-        for before, known in enumerate(found):
-            rest = b.sub(rest, b.mul(spread(matrix[at][before]), known))
-        found.append(b.div(rest, spread(matrix[at][at])))
-    return b.concatenate([b.reshape(row, (batch, 1, columns)) for row in found], 1)
+    found = dict[int, Value]()
+    for at in reversed(range(size)) if upper else range(size):
+        rest = rows[at]
+        for other, known in found.items():
+            rest = b.sub(rest, b.mul(spread(matrix[other][at] if upper else matrix[at][other]), known))
+        found[at] = b.div(rest, spread(matrix[at][at]))
+    return b.concatenate([b.reshape(found[at], (batch, 1, columns)) for at in range(size)], 1)
 
 
-def lu_factor(b: Build, x: Value) -> tuple[Value, Value, Value]:
+def lu_factor(b: Build, x: Value) -> tuple[Value, Value, Value, Value]:
     """As ``lu_factor.lu_factor``."""
     left = elements_of(b, x)
     rows, columns = len(left), len(left[0])
     nothing = b.number_like(0, left[0][0])
     info, pivots = b.number(0, "s32", hlo.shape_of(nothing).dims), list[Value]()
+    order = [[b.number_like(row, info)] for row in range(rows)]
     for at in range(min(rows, columns)):
         chosen, largest = _pivot(b, [left[row][at] for row in range(at, rows)], at)
-        _swap(b, left, at, chosen)
+        for each in (left, order):
+            _swap(b, each, at, chosen)
         is_zero = b.compare(largest, nothing, "EQ")
         for row in range(at + 1, rows):
             left[row][at] = b.select(is_zero, left[row][at], b.div(left[row][at], left[at][at]))
@@ -88,7 +91,8 @@ def lu_factor(b: Build, x: Value) -> tuple[Value, Value, Value]:
         info = b.select(first, b.number_like(at + 1, info), info)
         pivots.append(b.add(chosen, b.number_like(1, chosen)))
     (batch,) = hlo.shape_of(info).dims
-    return joined(b, left), b.concatenate([b.reshape(each, (batch, 1)) for each in pivots], 1), info
+    lines = [[b.reshape(each, (batch, 1)) for each in line] for line in (pivots, [each for (each,) in order])]
+    return joined(b, left), b.concatenate(lines[0], 1), info, b.concatenate(lines[1], 1)
 
 
 def _pivot(b: Build, column: Sequence[Value], start: int) -> tuple[Value, Value]:

@@ -77,16 +77,16 @@ def test_triangular_solve(dtype: str, left: bool, lower: bool, form: str, unit: 
 
 
 def test_blocks_of_a_triangle_are_a_loop() -> None:
-    """150 rows: three blocks; the number of instructions does not depend on it."""
-    a = np.tril(matrices("f32", 2, 150, 150) / 12) + 2 * np.eye(150, dtype=np.float32)
-    x = matrices("f32", 2, 150, 4)
+    """600 rows: ten blocks; the number of instructions does not depend on it."""
+    a = np.tril(matrices("f32", 2, 600, 600) / 24) + 2 * np.eye(600, dtype=np.float32)
+    x = matrices("f32", 2, 600, 4)
     b = (wide(a) @ x).astype(np.float32)
     call = "triangular-solve(p0, p1), left_side=true, lower=true, unit_diagonal=false, transpose_a=NO_TRANSPOSE"
-    text = text_of("f32", "f32[2,150,4]", call, a, b)
+    text = text_of("f32", "f32[2,600,4]", call, a, b)
     close(expanded(text, a, b)[0], x, 1e-5)
     counts = []
-    for size in (150, 1500):
-        module = parse_text(text.replace("150", str(size)))
+    for size in (600, 6000):
+        module = parse_text(text.replace("600", str(size)))
         run_passes(module, ["expand_linear_algebra"], PassContext())
         counts.append(count_ops(module))
     assert counts[0] == counts[1] < 300

@@ -1,0 +1,1 @@
+"""Factorisations of matrices that stay on chip, column by column."""
