@@ -159,7 +159,10 @@ class _Widener:
             self._carry(result)
         elif isinstance(op, hlo.BitcastConvertOp):
             self._bits(op)
-        elif isinstance(op, MOVES) or (isinstance(op, hlo.ScatterOp) and self._replaces(op)):
+        elif isinstance(op, MOVES):
+            self._carry(result)
+        elif isinstance(op, hlo.ScatterOp) and self._replaces(op):
+            op.properties["to_apply"] = hlo.StrsAttr((self._replacement(op, CARRIED.get(dtype, dtype)),))
             self._carry(result)
         elif dtype in BITS and isinstance(op, hlo.HighBitsOp):
             self._becomes(op, self._of_bits(Build.before(self.module, op), op, dtype), dtype)
@@ -190,6 +193,14 @@ class _Widener:
         (name,) = op.to_apply.data
         body = self.module.computation(name)
         return len(op.operands) == 3 and body.root is body.block.args[1]
+
+    def _replacement(self, op: hlo.ScatterOp, dtype: str) -> str:
+        """The same computation of what elements are carried as: others may fold numbers with that of ``op``."""
+        name, scalar = f"replace.{dtype}.scalar", hlo.array_type(dtype, ())
+        if all(computation.computation_name != name for computation in self.module.computations()):
+            made, _ = Build.before(self.module, op).computation(name, [scalar, scalar], shared=True)
+            made.block.last_op.operands = [made.block.args[1]]  # type: ignore[union-attr]
+        return name
 
     def _number(self, b: Build, value: Value, dtype: str = "f32") -> Value:
         """What a carried value stands for: an s8 or u8 array, or one of ``dtype``."""

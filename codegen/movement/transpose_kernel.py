@@ -119,6 +119,7 @@ def copy(builder: Builder, target: Block, source: Block, load: Stream) -> None:
     others = [dim for dim in range(len(source.dims)) if dim not in (across, along)]
     with TilePool(builder, "transpose") as pool, ExitStack() as loops:
         counts = _buffers(builder, wanted)
+        builder.sbuf.make_room(sum(counts[name] * builder.sizes.aligned(nbytes) for name, nbytes in wanted.items()))
         rings = {name: pool.ring(nbytes, counts[name], name) for name, nbytes in wanted.items()}
         rings["rows"].phases = 2  # a matrix takes few
         for dim in others:

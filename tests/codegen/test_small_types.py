@@ -270,3 +270,13 @@ def test_bits_are_numbers_of_their_own(dtype: str, function: Callable[..., Any])
     """The bytes of floats that are carried as bytes: they were taken for the floats."""
     x, n = codes(dtype)[1:120], np.arange(119, dtype=np.uint8)
     check(text_of(function, x, n), x, n)
+
+
+@pytest.mark.parametrize("dtype", ["f8e4m3fn", "s4"])
+def test_scatters_of_what_is_carried(dtype: str) -> None:
+    """The computation that replaces elements is one of bytes, that of others by the same name one of numbers."""
+    x, i = np.arange(8).astype(NUMPY_DTYPE[dtype]), np.array([5, 2], np.int32)
+    text = text_of(lambda x, i: (x.at[i].set(x[:2]), x.at[i].max(x[1:3])), x, i)
+    found = compile_text(text, verify_each=True).run([x, i])
+    for result, wanted in zip(found, run_text(text, [x, i]), strict=True):
+        np.testing.assert_array_equal(result.astype(np.float32), wanted.astype(np.float32))

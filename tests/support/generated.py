@@ -27,7 +27,7 @@ from neuronx_cc.runtime.memory import OnChip
 Array = np.ndarray[Any, Any]
 
 ULP = {"float64": 0.0, "float32": 0.0, "bfloat16": 2.0**-8, "float16": 2.0**-11}
-ULP |= {"float8_e4m3": 2.0**-4, "float8_e4m3fn": 2.0**-4, "float8_e5m2": 2.0**-3}
+ULP |= {"float8_e4m3": 2.0**-4, "float8_e4m3fn": 2.0**-4, "float8_e5m2": 2.0**-3, "int4": 0.0, "uint4": 0.0}
 """Relative distance of neighbouring values of the narrow float types: a result may be rounded to either side."""
 TRN1 = find_machine("trn1")
 ON_CHIP = OnChip()

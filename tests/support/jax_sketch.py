@@ -22,7 +22,15 @@ SUM_LIMIT = 2**24
 """Of integers whose sums may be taken in FP32, which is permitted by default."""
 NUMPY = {"f32": "float32", "s32": "int32", "u32": "uint32", "s16": "int16", "u16": "uint16", "s8": "int8"}
 NUMPY |= {"u8": "uint8", "pred": "bool", "f16": "float16", "bf16": "bfloat16"}
-NUMPY |= {"f8e4m3fn": "float8_e4m3fn", "f8e5m2": "float8_e5m2", "s64": "int64", "u64": "uint64", "f64": "float64"}
+NUMPY |= {
+    "f8e4m3fn": "float8_e4m3fn",
+    "f8e5m2": "float8_e5m2",
+    "s64": "int64",
+    "u64": "uint64",
+    "f64": "float64",
+    "s4": "int4",
+    "u4": "uint4",
+}
 _SMALL = 3
 """Magnitude of whole inputs."""
 _LARGEST_REAL = 50.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
-from plain_jax import FLOATS, INTEGERS, NUMBERS, Plain
+from plain_jax import FLOATS, INTEGERS, NUMBERS, SMALL, Plain
 
 UNARY = "abs negative sign rint floor ceil trunc exp exp2 expm1 sin cos tanh sinh cosh arctan arcsinh cbrt square "
 UNARY += "reciprocal sinc deg2rad degrees nan_to_num positive isnan isfinite signbit arcsin arctanh sqrt log tan fabs"
@@ -190,7 +190,7 @@ def fold_whole(p: Plain) -> None:
 
 def movement(p: Plain) -> None:
     dims = p.dims(1)
-    dtype = p.one_of((*NUMBERS, "pred"))
+    dtype = p.one_of((*NUMBERS, *SMALL, "pred"))
     x, axis, n = p.given(dtype, dims, True), p.axis(dims), len(dims)
     other = p.axis(dims)
     order = p.random.sample(range(n), n)
@@ -258,7 +258,7 @@ def movement(p: Plain) -> None:
 def places(p: Plain) -> None:
     """Reading and writing at indices."""
     dims = p.dims(1, empty=False)
-    dtype = p.one_of((*NUMBERS, "pred"))
+    dtype = p.one_of((*NUMBERS, *SMALL, "pred"))
     x, axis = p.given(dtype, dims, True), p.axis(dims)
     size, count, n = dims[axis], p.one_of((1, 2, 3, 7, 33)), len(dims)
     first = p.indices((count,), dims[0])
@@ -299,13 +299,13 @@ def places(p: Plain) -> None:
 
 
 AS_WIDE = {"f32": "s32", "s32": "f32", "u32": "s32", "bf16": "u16", "f16": "s16", "s16": "f16", "u16": "bf16"}
-AS_WIDE |= {"s8": "u8", "u8": "s8"}
+AS_WIDE |= {"s8": "u8", "u8": "s8", "s4": "u4", "u4": "s4", "f8e4m3fn": "u8", "f8e5m2": "s8"}
 
 
 def found(p: Plain) -> None:
     """Orders, places of what is found, counts, and segments."""
     dims = p.dims(1, 4, empty=False)
-    dtype = p.one_of(NUMBERS)
+    dtype = p.one_of((*NUMBERS, *SMALL))
     x, axis = p.given(dtype, dims, True), p.axis(dims)
     flat, n = f"{x}.ravel()", prod(dims)
     y = p.given(p.one_of(NUMBERS), dims, True)

@@ -20,10 +20,27 @@ SIZES = (1, 1, 2, 2, 3, 4, 5, 7, 8, 16, 17, 31, 33, 64, 127, 128, 129, 200, 257)
 INTEGERS = ("s8", "u8", "s16", "u16", "s32", "u32")
 FLOATS = ("f32", "f32", "f32", "bf16", "f16")
 NUMBERS = (*FLOATS, "s32", *INTEGERS)
+SMALL = ("s4", "u4", "f8e4m3fn", "f8e5m2")
+"""Types in which JAX moves, compares and sorts, and computes little."""
 LARGEST = (40, 400, 2000, 6000)
 """Elements of arrays; of some programs."""
 WIDE = {"f32": "f64", "s32": "s64", "u32": "u64"}
 AROUND = ("",) * 5 + ("vmap", "vmap", "map", "scan", "grad", "grad", "jvp")
+
+BOUNDED = (
+    "(lambda r: r.astype(T['s32']) if r.dtype == bool else jnp.clip(r, -3, 3) if r.dtype.kind in 'iu' "
+    "else jnp.tanh(jnp.real(r)))(jnp.atleast_1d({}))"
+)
+CONSUMERS = (
+    "{0}.sum(-1)", "jnp.sort({0}, 0)", "jnp.flip({0})", "{0}.T", "jnp.cumsum({0}, -1)", "jnp.max({0}, 0)", "-{0}",
+    "jnp.matmul({0}, jnp.swapaxes(jnp.atleast_2d({0}), -1, -2))", "jnp.pad({0}, 1)", "{0}[..., ::2]", "{0}.min()",
+    "jnp.concatenate([{0}, {0}[:1]])", "{0} * {0}", "jnp.maximum({0}, 0)", "{0}[None] + {0}[:, None]", "{0}.mean(0)",
+    "jnp.take({0}, jnp.arange(5), axis=0, mode='wrap')", "{0}.astype(T['bf16'])", "jnp.roll({0}, 1, -1)",
+    "jnp.tile({0}, 2)", "{0}.ravel()[::-3]", "lax.fori_loop(0, 3, lambda i, r: r[::-1], {0})",
+    "lax.map(lambda r: r * 2, {0})", "lax.scan(lambda c, r: (c + r, c), {0}[0] * 0, {0})[1]",
+    "jnp.where({0} > 2, {0}, 0)", "{0}.at[0].set(1)",
+)  # fmt: skip
+"""Of what a function gives: none jumps where numbers are rounded."""
 
 T = TypeVar("T")
 
@@ -68,7 +85,7 @@ class Plain:
         """A parameter of this type, or sometimes a constant."""
         if self.chance(0.1):
             return f"K('{dtype}', {dims}, {self.some(0, 10**6)}, {whole})"
-        self.inputs.append((dtype, dims, whole or dtype in INTEGERS or dtype == "pred"))
+        self.inputs.append((dtype, dims, whole or dtype in INTEGERS or dtype in ("pred", "s4", "u4")))
         return f"a{len(self.inputs) - 1}"
 
     def axis(self, dims: tuple[int, ...]) -> int:
@@ -103,6 +120,13 @@ class Plain:
 
     def give(self, *texts: str) -> None:
         self.results += texts
+
+
+def chained(p: Plain) -> None:
+    """Something is made of the first result."""
+    for _ in range(p.one_of((1, 1, 2, 3))):
+        if not p.results[0].startswith("*"):
+            p.results[0] = p.one_of(CONSUMERS).format(p.let(BOUNDED.format(p.results[0])))
 
 
 def widened(p: Plain) -> None:
