@@ -380,7 +380,10 @@ _TARGETS = {
         "AwsNeuronRmsNorm AwsNeuronSoftmax AwsNeuronSoftmaxBackward"
     ),
     ("indexing", "decomposed"): "AwsNeuronArgMax AwsNeuronArgMin AwsNeuronTopK TopK ApproxTopK PartialReduce",
-    ("linear algebra", "decomposed"): "AwsNeuronCollectiveMatmul Qr ProductOfElementaryHouseholderReflectors",
+    (
+        "linear algebra",
+        "decomposed",
+    ): "AwsNeuronCollectiveMatmul Qr ProductOfElementaryHouseholderReflectors LuDecomposition",
     ("LAPACK, as JAX calls it on a CPU", "decomposed"): " ".join(
         f"lapack_{letter}{routine}_ffi"
         for routine, letters in {"potrf": "sdcz", "trsm": "sdcz", "geqrf": "sdcz", "orgqr": "sd", "ungqr": "cz"}.items()

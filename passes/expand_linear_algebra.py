@@ -2,8 +2,8 @@
 
 Input: any module. Output: none of them; counted ``while`` loops, dots and elementwise ops. Custom calls: ``Qr``
 [..., m, n] -> (packed factor, taus), and (packed, taus) -> ``ProductOfElementaryHouseholderReflectors`` (what JAX emits
-for a platform without LAPACK); ``getrf`` of LAPACK -> (packed factors, pivots, info). 16-bit and 8-bit floats are
-computed in FP32.
+for a platform without LAPACK); ``getrf`` of LAPACK -> (packed factors, pivots, info); ``LuDecomposition`` -> (packed
+factors, pivots from 0, permutation). 16-bit and 8-bit floats are computed in FP32.
 """
 
 from collections.abc import Callable
@@ -121,6 +121,19 @@ def _lu(b: Build, op: hlo.HloOp) -> None:
     replace_elements(op, [_back(b, part, wanted) for part, wanted in zip(parts, type_.data, strict=True)])
 
 
+def _lu_decomposition(b: Build, op: hlo.HloOp) -> None:
+    type_ = op.results[0].type
+    assert isinstance(type_, hlo.TupleType)
+    if _is_empty(op):
+        dims = dims_of(op.operands[0])[:-1]
+        order = b.iota(dims, len(dims) - 1)
+        replace_elements(op, [*(_zeros(b, part) for part in type_.data[:2]), order])
+        return
+    packed, pivots, _, order = lu_factor(b, _batch(b, op.operands[0]))
+    parts = packed, b.sub(pivots, b.number_like(1, pivots)), order
+    replace_elements(op, [_back(b, part, wanted) for part, wanted in zip(parts, type_.data, strict=True)])
+
+
 def _element_number(op: hlo.Operation) -> int | None:
     return op.index.data if isinstance(op, hlo.GetTupleElementOp) else None
 
@@ -157,6 +170,7 @@ EXPANSIONS: dict[str, Callable[[Build, hlo.HloOp], None]] = {
     "triangular-solve": _triangular_solve,
     "Qr": _qr,
     "ProductOfElementaryHouseholderReflectors": _householder_product,
+    "LuDecomposition": _lu_decomposition,
     **dict.fromkeys(LU_TARGETS, _lu),
 }
 """Opcode or custom-call target -> expansion."""

@@ -9,6 +9,8 @@ from neuronx_cc.ir.isa.timing import F32, F32_PSUM, Timing
 
 SHARE = 0.9
 """Of the room on chip: what the matrices may take that lie in the partitions."""
+HOPS = 16
+"""From Vector to TensorE and back, before the first column of a matrix and after the last one."""
 
 
 def is_cholesky_by_lanes(timing: Timing, batch: int, size: int, room: int) -> bool:
@@ -19,12 +21,14 @@ def is_cholesky_by_lanes(timing: Timing, batch: int, size: int, room: int) -> bo
     lanes = sum(
         3 * _row(timing, rest) + min(rest * _row(timing, rest) * 0.625, 2 * _row(timing, rest * rest)) for rest in rows
     )
-    return _groups(timing, batch) * lanes < batch * size * _step(timing, size, size, 2, 1)
+    lanes += size * 8 * timing.dependent(Stream.VECTOR)
+    ends = HOPS * (timing.latency(Stream.VECTOR) + timing.latency(Stream.TENSOR))
+    return _groups(timing, batch) * lanes < batch * (size * _step(timing, size, size, 2, 1) + ends)
 
 
 def is_lu_by_lanes(timing: Timing, batch: int, rows: int, columns: int, room: int) -> bool:
     """For ``room`` bytes a partition."""
-    if 8 * rows * columns + 64 * (rows + columns) > SHARE * room:
+    if batch == 1 or 8 * rows * columns + 64 * (rows + columns) > SHARE * room:
         return False
     steps = min(rows, columns)
     beyond: Iterable[int] = (columns - at for at in range(steps))

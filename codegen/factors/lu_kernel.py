@@ -13,7 +13,7 @@ from neuronx_cc.codegen.emission.builder import Affine, Block
 from neuronx_cc.codegen.emission.tiles import TilePool
 from neuronx_cc.codegen.emission.views import Atom, View
 from neuronx_cc.codegen.factors import choose, lu_lanes
-from neuronx_cc.codegen.factors.panel import Panel, pieces, rows_of
+from neuronx_cc.codegen.factors.panel import Panel, new_home, on_chip, pieces, rows_of
 from neuronx_cc.codegen.factors.ranks import DONE, PLACE
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.program import Stream
@@ -22,31 +22,35 @@ from neuronx_cc.ir.isa.program import Stream
 def lower(context: Context, op: hlo.CustomCallOp, step: int) -> None:
     """A custom call with the target ``LU``."""
     del step
-    source = context.dense(op.operands[0])
+    (operand,) = op.operands
+    batch, rows, columns = hlo.shape_of(operand).dims
+    lanes = choose.is_lu_by_lanes(context.timing, batch, rows, columns, context.builder.sbuf.largest_gap())
     targets: dict[int, View] = {}
     for number, values in context.elements(op.result).items():
-        targets[number] = context.new_hbm(values[0])
+        stays = number == 0 and not lanes
+        targets[number] = new_home(context, values[0]) if stays else context.new_hbm(values[0])
         for value in values:
             context.note_use(values[0], context.last_use(value))
             context.homes[value] = [targets[number]]
-    batch, rows, columns = source.shape
     if 0 not in targets:
-        targets[0] = context.own_hbm(op.result, hlo.Shape("f32", source.shape))
-    if choose.is_lu_by_lanes(context.timing, batch, rows, columns, context.builder.sbuf.largest_gap()):
-        lu_lanes.lower(context, op, source, targets)
+        targets[0] = context.own_hbm(op.result, hlo.Shape("f32", (batch, rows, columns)))
+    if lanes:
+        lu_lanes.lower(context, op, context.dense(operand), targets)
         return
+    given = on_chip(context, operand) if rows <= context.sizes.partitions else None
+    source = context.dense(operand) if given is None else None
     with TilePool(context.builder, "lu", 2) as pool:
         partitions = max(columns, min(rows, context.sizes.partitions))
-        kernel = _Lu(Panel.of(context, pool, partitions, columns, rows), source, targets)
+        kernel = _Lu(Panel.of(context, pool, partitions, columns, rows), targets)
         with context.builder.loop(batch) as matrix:
-            kernel.load(matrix)
+            kernel.load(source, matrix, given)
             kernel.factor()
             kernel.store(matrix)
 
 
 class _Lu:
-    def __init__(self, panel: Panel, source: View, targets: dict[int, View]) -> None:
-        self.panel, self.builder, self.source, self.targets = panel, panel.builder, source, targets
+    def __init__(self, panel: Panel, targets: dict[int, View]) -> None:
+        self.panel, self.builder, self.targets = panel, panel.builder, targets
         self.rows, self.columns, self.count = panel.length, panel.columns, min(panel.length, panel.columns)
         self.chunks = pieces(self.rows, panel.builder.sizes.partitions)
         self.left, self.lower, self.work = (panel.tile(self.rows) for _ in range(3))
@@ -59,15 +63,16 @@ class _Lu:
             panel.vector.scaled(out, out, ["multiply"], PLACE)
             del size
 
-    def load(self, matrix: Affine) -> None:
-        """The columns on the partitions."""
+    def load(self, source: View | None, matrix: Affine, given: Block | None) -> None:
+        """The columns on the partitions, from HBM or of what is ``given`` on chip."""
         panel = self.panel
         for out in (self.lower, *([self.left] if panel.partitions > self.columns else [])):
             panel.vector.filled(out, 0.0)
         panel.vector.copied(self.numbers, self.start)
         for start, count in self.chunks:
-            part = self.loaded.on_partitions(count)
-            self.builder.emit("dma_copy", Stream.DMA_LOAD, [part], [rows_of(self.source, matrix, start, count)])
+            part = self.loaded.on_partitions(count) if given is None else given
+            if source is not None:
+                self.builder.emit("dma_copy", Stream.DMA_LOAD, [part], [rows_of(source, matrix, start, count)])
             panel.transposed(self.left.on_partitions(self.columns).index(1, Affine(start), count), part)
 
     def factor(self) -> None:
@@ -136,7 +141,9 @@ class _Lu:
         here = self.start.index(1, Affine(start), count)
         for out, (_, place, _) in zip(order, parts, strict=True):
             panel.vector.scaled(out, here.on_partitions(place.dims[0].size), ["is_equal"], place)
-        packed = panel.tile(self.columns, count)
+        target = rows_of(self.targets[0], matrix, start, count)
+        stays = self.targets[0].in_sbuf
+        packed = target if stays else panel.tile(self.columns, count)
         strict = packed.index(1, Affine(), self.count)
         self._summed(strict, order, [multiples for multiples, _, _ in parts])
         builder.emit("affine_select", Stream.GPSIMD, [strict], [strict], ["is_gt"], [0.0, start, 1, -1])
@@ -150,7 +157,8 @@ class _Lu:
             if self.columns > self.count:
                 wide = [each.index(1, Affine(self.count), self.columns - self.count) for each in (packed, bank)]
                 panel.vector.copied(wide[0].on_partitions(above), wide[1])
-        builder.emit("dma_copy", Stream.DMA_STORE, [rows_of(self.targets[0], matrix, start, count)], [packed])
+        if not stays:
+            builder.emit("dma_copy", Stream.DMA_STORE, [target], [packed])
         if 2 in self.targets:
             numbers = panel.tile(count, 1, "s32")
             self._summed(numbers, [number for _, _, number in parts], order)

@@ -19,12 +19,12 @@ MAX_SWEEPS = 15
 
 
 def register(platform: str) -> None:
-    """Give JAX this lowering of its primitive ``eigh``, and one of ``lu`` that goes with sharded types too."""
+    """Give JAX this lowering of its primitive ``eigh``, and for ``lu`` the call that the pass for it expands."""
     from jax._src.interpreters import mlir
     from jax._src.lax import linalg
 
     mlir.register_lowering(linalg.eigh_p, lowering(_eigh), platform=platform)
-    mlir.register_lowering(linalg.lu_p, lowering(linalg._lu_python), platform=platform)
+    mlir.register_lowering(linalg.lu_p, linalg._lu_tpu_lowering_rule, platform=platform)
 
 
 def lowering(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -18,7 +18,11 @@ from neuronx_cc.driver.jax_backend.partition_calls import computation, is_manual
 from neuronx_cc.driver.jax_backend.partition_shardings import shape_of
 
 NAME = "neuron.rows"
-CALLS = {"Qr": ((2,), (2, 1)), "ProductOfElementaryHouseholderReflectors": ((2, 1), (2,))}
+CALLS = {
+    "Qr": ((2,), (2, 1)),
+    "ProductOfElementaryHouseholderReflectors": ((2, 1), (2,)),
+    "LuDecomposition": ((2,), (2, 1, 1)),
+}
 """Custom call -> how many of the last dims of each operand, and of each result, it needs whole."""
 
 

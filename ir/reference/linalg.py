@@ -168,10 +168,17 @@ def _pivoted(x: Array) -> Value:
     return left.astype(x.dtype), pivots, order
 
 
+def _decomposed(x: Array) -> Value:
+    """The same with pivots that count from 0."""
+    packed, pivots, order = _pivoted(x)
+    return packed, pivots - 1, order
+
+
 CUSTOM: dict[str, Callable[..., Value]] = {
     "Qr": _qr,
     "ProductOfElementaryHouseholderReflectors": _householder_product,
     CHOLESKY: _factor,
+    "LuDecomposition": _decomposed,
     LU: _pivoted,
 }
 """Custom-call target -> ``fn(*arrays)``."""

@@ -100,7 +100,8 @@ def _info(b: Build, packed: Value) -> Value:
     zeros = b.select(b.compare(diagonal, b.number_like(0, diagonal), "EQ"), places, b.number_like(count, places))
     first = b.reduce(hlo.MinimumOp, zeros, [1, 2], count)
     is_zero = b.compare(first, b.number_like(count, first), "LT")
-    return b.select(is_zero, b.add(first, b.number_like(1, first)), b.number_like(0, first))
+    info = b.select(is_zero, b.add(first, b.number_like(1, first)), b.number_like(0, first))
+    return b.each(hlo.MaximumOp, info, b.number_like(0, info))
 
 
 def _by_blocks(b: Build, x: Value) -> Factors:

@@ -152,3 +152,21 @@ def test_computations_of_several_factorisations_stand_ahead_of_their_callers() -
         assert called <= seen
         seen.add(computation.computation_name)
     assert len(seen) > 4
+
+
+@pytest.mark.parametrize("dims", [(2, 5, 4), (3, 4), (0, 3)])
+def test_lu_decomposition(dims: tuple[int, ...]) -> None:
+    """What JAX's backend asks for: factors, pivots from 0 and the permutation."""
+    x = matrices("f32", *dims)
+    *batch, rows, columns = dims
+    types = [
+        shaped(dtype, (*batch, *each)) for dtype, each in (("f32", (rows, columns)), ("s32", (min(rows, columns),)))
+    ]
+    result = f"({', '.join([*types, shaped('s32', (*batch, rows))])})"
+    packed, pivots, order = expanded(
+        text_of("f32", result, 'custom-call(p0), custom_call_target="LuDecomposition"', x), x
+    )
+    lower = np.tril(wide(packed), -1)[..., : min(rows, columns)] + np.eye(rows, min(rows, columns))
+    product = lower @ np.triu(wide(packed))[..., : min(rows, columns), :]
+    np.testing.assert_allclose(product, np.take_along_axis(x, order[..., None], -2), atol=1e-5)
+    assert (pivots >= np.arange(min(rows, columns))).all()
