@@ -141,7 +141,7 @@ class _Loop:
 
     def _at_once(self) -> dict[int, Value] | None:
         """What the loop leaves of each element that is wanted."""
-        stacks = Stacks(self.known, self.trips, False)
+        stacks = Stacks(self.known, self.trips, False, self.timing)
         self._count(stacks)
         walks = {index: self._walk(stacks, index) for index in self.outputs}
         if not all(isinstance(walk, Walk) for walk in walks.values()):

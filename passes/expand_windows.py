@@ -21,6 +21,7 @@ import numpy as np
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import HloModule, PadDim, WindowDim
 from neuronx_cc.ir.hlo.editing import defining_op, insert_constant, ops_of
+from neuronx_cc.ir.isa.timing import Timing
 from neuronx_cc.ir.types import FLOATS, NUMPY_DTYPE
 from neuronx_cc.passes.analysis.values import computation_kind, identity_of, splat_number
 from neuronx_cc.passes.analysis.windows import PLAIN, is_running, trimmed, windowed
@@ -44,7 +45,7 @@ def run(module: HloModule, context: PassContext) -> None:
                 continue
             kind = computation_kind(module.computation(op.to_apply.data[0])) if len(op.operands) == 2 else ""
             _trim(module, op, kind)
-            results = [_Known(module, op, kind).result()] if kind else own_windows(module, op)
+            results = [_Known(module, op, kind).result()] if kind else own_windows(module, op, context.timing)
             if results[0] is not op.results[0]:
                 replace_results(op, results)
 
@@ -69,9 +70,9 @@ def _joint(dim: WindowDim, pad: PadDim) -> WindowDim:
     return replace(dim, pad_low=dim.pad_low + pad.low, pad_high=dim.pad_high + pad.high, lhs_dilation=pad.interior + 1)
 
 
-def own_windows(module: HloModule, op: hlo.ReduceWindowOp) -> list[Value]:
+def own_windows(module: HloModule, op: hlo.ReduceWindowOp, timing: Timing) -> list[Value]:
     """The results of ``op``, built above it; its computation is of operators on scalars and loops of them."""
-    return _Own(module, op).results()
+    return _Own(module, op, timing).results()
 
 
 class _Known:
@@ -207,9 +208,9 @@ def _windows(size: int, dim: WindowDim) -> int:
 class _Own:
     """Windows with a computation of their own, on any number of operands."""
 
-    def __init__(self, module: HloModule, op: hlo.ReduceWindowOp):
+    def __init__(self, module: HloModule, op: hlo.ReduceWindowOp, timing: Timing):
         self.op, self.module = op, module
-        self.build = Build.before(module, op)
+        self.build = Build.before(module, op, timing)
         self.body = module.computation(op.to_apply.data[0])
         count = len(op.operands) // 2
         self.arrays, self.starts = list(op.operands[:count]), list(op.operands[count:])

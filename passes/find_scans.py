@@ -45,7 +45,7 @@ def run(module: HloModule, context: PassContext) -> None:
             found = tree.combined(op)
             if found is None or not _is_running(found, size):
                 continue
-            result = _emit(Build.before(module, op), found, axis)
+            result = _emit(Build.before(module, op, context.timing), found, axis)
             if result is not None:
                 done |= tree.inside(op)
                 replace_op(op, result)

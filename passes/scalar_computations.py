@@ -35,7 +35,7 @@ def run(module: HloModule, context: PassContext) -> None:
             elif isinstance(op, hlo.ReduceOp) and loops_on_scalars(module, body):
                 replace_results(op, fold(module, op, context.timing))
             elif isinstance(op, hlo.ReduceWindowOp) and loops_on_scalars(module, body):
-                replace_results(op, own_windows(module, op))
+                replace_results(op, own_windows(module, op, context.timing))
 
 
 def _select_branches(module: HloModule, body: hlo.ComputationOp) -> None:

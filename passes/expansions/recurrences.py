@@ -211,8 +211,8 @@ class Line:
         if (outer, inner) not in scans.RECURRENCES:
             return None
         body = module.computation(scans.recurrence_body(build, outer, inner, dtype))
-        if self.trips > scans.longest(body) and prod(hlo.shape_of(initial).dims) >= PARTITIONS:
-            return self._chained(update, initial, -(-self.trips // scans.longest(body)))
+        if self.trips > scans.longest(build, body) and prod(hlo.shape_of(initial).dims) >= PARTITIONS:
+            return self._chained(update, initial, -(-self.trips // scans.longest(build, body)))
         start = build.each(update.outer, build.each(update.inner, update.a, self.spread(initial)), update.b)
         terms = self.at_start(start, update.b)
         arrays = [update.a, terms]

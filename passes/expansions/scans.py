@@ -19,8 +19,8 @@ from neuronx_cc.passes.expansions.build import Build, Value
 DTYPES = frozenset(["f32", "bf16", "f16", "s32", "u32", "s16", "u16", "s8", "u8", "pred"])
 LONGEST = 4096
 """Elements of a row that is scanned at once; longer ones are cut into blocks."""
-ROOM = 90_000
-"""Bytes a partition for a row with its scratch."""
+SHARE = (1, 2)
+"""Of a partition of SBUF: a row with its scratch."""
 LEAST_ELEMENTS = 1 << 18
 """Elements of an array that is scanned along a leading dim as it lies, and of its rows."""
 LEAST_ROW = 256
@@ -82,10 +82,11 @@ def blocks_of_rows(shape: hlo.Shape, axis: int) -> int:
     return blocks if blocks and 2 <= size // blocks <= MOST_SLICES else 0
 
 
-def longest(body: hlo.ComputationOp) -> int:
+def longest(build: Build, body: hlo.ComputationOp) -> int:
     """Elements of a row that a partition surely holds with all that ``body`` needs."""
+    assert build.timing is not None, "who makes scans knows the machine"
     arrays, ops = len(body.block.args) // 2, sum(1 for _ in ops_of(body.block))
-    return min(LONGEST, ROOM // (8 * arrays + 4 + 2 * ops))
+    return max(1, min(LONGEST, build.timing.sizes.sbuf_share(SHARE) // (8 * arrays + 4 + 2 * ops)))
 
 
 def running(build: Build, arrays: Sequence[Value], body: hlo.ComputationOp, axis: int, reverse: bool) -> list[Value]:
@@ -96,12 +97,12 @@ def running(build: Build, arrays: Sequence[Value], body: hlo.ComputationOp, axis
     """
     dims = hlo.shape_of(arrays[0]).dims
     size, rows = dims[axis], prod(dims) // max(1, dims[axis])
-    if size <= longest(body):
+    if size <= longest(build, body):
         return _whole(build, arrays, body, axis, reverse)
     if reverse:
         turned = running(build, [build.reverse(array, [axis]) for array in arrays], body, axis, False)
         return [build.reverse(array, [axis]) for array in turned]
-    blocks = max(-(-size // longest(body)), 128 // rows)
+    blocks = max(-(-size // longest(build, body)), 128 // rows)
     length = size // blocks
     cut = [build.slice(array, axis, 0, blocks * length) for array in arrays]
     parts = (*dims[:axis], blocks, length, *dims[axis + 1 :])

@@ -15,6 +15,7 @@ import numpy as np
 
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo.editing import copy_op
+from neuronx_cc.ir.isa.timing import Timing
 from neuronx_cc.ir.scans import scan_of
 from neuronx_cc.ir.types import NUMPY_DTYPE
 from neuronx_cc.passes.analysis.effects import has_effects
@@ -41,11 +42,11 @@ class Walk:
 class Stacks:
     """The values of a loop's body, of all ``trips`` iterations."""
 
-    def __init__(self, known: Invariants, trips: int, reverse: bool) -> None:
+    def __init__(self, known: Invariants, trips: int, reverse: bool, timing: Timing) -> None:
         from neuronx_cc.ir.reference import evaluator
 
         self.known, self.trips, self.reverse = known, trips, reverse
-        self.build = Build.before(known.module, known.loop)
+        self.build = Build.before(known.module, known.loop, timing)
         self.outer = known.outside
         self.numbers: dict[Value, Array] = {}
         self.arrays: dict[Value, Value] = {}

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from generated import TRN1, check_function
+from generated import TRN1, check_function, compile_text, text_of
 
 from neuronx_cc.ir.errors import CompileError
 
@@ -53,3 +53,13 @@ def test_little_room_is_enough(function: Callable[[Any], Any], room: int) -> Non
     """For folds of a few elements at a time, and for transposes, which are copied element by element then."""
     x = np.random.default_rng(0).integers(-1, 2, (200, 8, 9)).astype(np.float32)
     check_function(function, x, machine=TRN1.with_settings([f"memory.sbuf_partition_bytes={RESERVED + room}"]))
+
+
+def test_scans_of_pairs_of_words() -> None:
+    """Rows are cut by what the machine holds of them, not by what another one does."""
+    x = np.random.default_rng(0).integers(-(2**40), 2**40, (3, 1031))
+    with jax.enable_x64(True):
+        text = text_of(lambda x: jax.lax.cummax(x, axis=1, reverse=True), x)
+    machine = TRN1.with_settings([f"memory.sbuf_partition_bytes={RESERVED + 22528}"])
+    found = compile_text(text, machine, int64="exact").run([x])
+    np.testing.assert_array_equal(found[0], np.maximum.accumulate(x[:, ::-1], 1)[:, ::-1])
