@@ -30,7 +30,7 @@ def run(module: HloModule, context: PassContext) -> None:
         for op in list(ops_of(computation.block)):  # the elements after an op are erased with it
             key = op.target.data if isinstance(op, hlo.CustomCallOp) else op.opcode
             if op.parent is not None and key in EXPANSIONS:
-                EXPANSIONS[key](Build.before(module, op), op)
+                EXPANSIONS[key](Build.before(module, op, context.timing), op)
 
 
 def _batch(b: Build, value: Value, rank: int = 2) -> Value:

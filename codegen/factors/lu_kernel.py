@@ -57,7 +57,8 @@ class _Lu:
         self.upper, self.chosen, self.places = panel.tile(self.count), panel.tile(self.count), panel.tile(self.count)
         self.numbers, self.start = panel.tile(self.rows), panel.tile(self.rows)
         self.both = panel.pool.apart([2, self.rows], "f32", panel.partitions)
-        self.loaded = panel.tile(self.columns)
+        self.loaded, self.packed = panel.tile(self.columns), panel.tile(self.columns)
+        self.found = panel.tile(self.chunks[0][1], 1, "s32")
         for out, size in ((self.start, self.rows), (self.places, self.count)):
             self.builder.emit("iota", Stream.GPSIMD, [out], [], imm=[0, 0, 1])
             panel.vector.scaled(out, out, ["multiply"], PLACE)
@@ -116,8 +117,10 @@ class _Lu:
         panel.vector.both(self.numbers, self.numbers, "add", self.work)
         parts = [self._part(start, count) for start, count in self.chunks]
         builder.emit("affine_select", Stream.GPSIMD, [self.upper], [self.upper], ["is_ge"], [0.0, 0, 1, -1])
+        order = [panel.tile(self.chunks[0][1], count) for _, count in self.chunks]
         for start, count in self.chunks:
-            self._rows(matrix, start, count, parts)
+            here = [each.index(1, Affine(), count) for each in order]
+            self._rows(matrix, start, count, parts, here)
         if 1 in self.targets:
             pivots = panel.tile(self.count, 1, "s32")
             panel.vector.scaled(pivots, self.chosen.on_partitions(1), ["multiply", "add"], 1 / PLACE, 1.0)
@@ -135,15 +138,17 @@ class _Lu:
         self.builder.emit("iota", Stream.GPSIMD, [number], [], imm=[start, 1, 0])
         return multiples, place, number
 
-    def _rows(self, matrix: Affine, start: int, count: int, parts: list[tuple[Block, Block, Block]]) -> None:
+    def _rows(
+        self, matrix: Affine, start: int, count: int, parts: list[tuple[Block, Block, Block]], order: list[Block]
+    ) -> None:
+        """Rows of the result; ``order`` is for the ones and zeros that pick them of each part."""
         panel, builder = self.panel, self.builder
-        order = [panel.tile(count, place.dims[0].size) for _, place, _ in parts]
         here = self.start.index(1, Affine(start), count)
         for out, (_, place, _) in zip(order, parts, strict=True):
             panel.vector.scaled(out, here.on_partitions(place.dims[0].size), ["is_equal"], place)
         target = rows_of(self.targets[0], matrix, start, count)
         stays = self.targets[0].in_sbuf
-        packed = target if stays else panel.tile(self.columns, count)
+        packed = target if stays else self.packed.on_partitions(count)
         strict = packed.index(1, Affine(), self.count)
         self._summed(strict, order, [multiples for multiples, _, _ in parts])
         builder.emit("affine_select", Stream.GPSIMD, [strict], [strict], ["is_gt"], [0.0, start, 1, -1])
@@ -160,7 +165,7 @@ class _Lu:
         if not stays:
             builder.emit("dma_copy", Stream.DMA_STORE, [target], [packed])
         if 2 in self.targets:
-            numbers = panel.tile(count, 1, "s32")
+            numbers = self.found.index(1, Affine(), count)
             self._summed(numbers, [number for _, _, number in parts], order)
             builder.emit("dma_copy", Stream.DMA_STORE, [_line(self.targets[2], matrix, start, count)], [numbers])
 

@@ -23,6 +23,9 @@ from neuronx_cc.passes.expansions.linear_algebra import (
 )
 
 Factors = tuple[Value, Value, Value, Value]
+SHARE = (3, 5)
+"""Of a partition on chip: the tiles of a kernel of the most rows."""
+TILES = 11
 TINY = 2
 """Rows and columns that operators on single elements factorise in less time than the kernel."""
 
@@ -40,7 +43,7 @@ def lu_factor(b: Build, x: Value) -> Factors:
     few = TINY if batch == 1 else small_matrices.FEW if batch > MANY else 2 * TINY
     if not is_complex(x) and largest <= few:
         return small_matrices.lu_factor(b, x)
-    if not is_complex(x) and rows <= MOST_ROWS:
+    if not is_complex(x) and rows <= _most_rows(b):
         return _by_blocks(b, x) if columns > MOST_COLUMNS else _called(b, x)
 
     def step(b: Build, index: Value, state: list[Value]) -> Sequence[Value]:
@@ -79,6 +82,11 @@ def _exchanged(b: Build, order: Value, index: Value, chosen: Value) -> Value:
     here = b.sum(b.select(is_here, order, b.number_like(0, order)), [1])
     order = b.select(is_chosen, b.broadcast(here, dims, [0]), order)
     return b.select(is_here, b.broadcast(there, dims, [0]), order)
+
+
+def _most_rows(b: Build) -> int:
+    """Rows of which the kernel has a dozen tiles on chip."""
+    return MOST_ROWS if b.timing is None else min(MOST_ROWS, b.timing.sizes.sbuf_share(SHARE) // (4 * TILES))
 
 
 def _called(b: Build, x: Value) -> Factors:
