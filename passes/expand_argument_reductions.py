@@ -91,8 +91,7 @@ def _extreme(
     if shape.dtype in FLOATS:
         nans = b.compare(values, values, "NE")
         found = insert_before(op, hlo.OrOp, (found, nans), found.type, op.loc)
-    dtype = index_shape.dtype
-    counted = _counted(indices) if shape.rank - 1 in axes else None
+    dtype, counted = index_shape.dtype, _counted(indices)
     if counted is not None:  # Vector folds rows of FP32, in which these are exact
         indices, dtype = b.iota(index_shape.dims, counted, "f32"), "f32"
     highest = np.array(np.inf, np.float32) if dtype == "f32" else np.array(np.iinfo(NUMPY_DTYPE[dtype]).max)

@@ -16,7 +16,7 @@ from neuronx_cc.codegen.emission.frames import Frame
 from neuronx_cc.codegen.emission.memory import Arena
 from neuronx_cc.codegen.emission.sync import Synchroniser
 from neuronx_cc.codegen.emission.views import Affine as Affine
-from neuronx_cc.codegen.emission.views import Atom, View, run_of
+from neuronx_cc.codegen.emission.views import Atom, Nested, View, run_of
 from neuronx_cc.ir.errors import CompileError, Loc
 from neuronx_cc.ir.isa.program import (
     MAX_FREE_DIMS,
@@ -431,8 +431,8 @@ def ref(block: Block) -> Ref:
     dims, space, offset = block.dims, block.alloc.space, block.offset
     if space is not Space.HBM and (not dims or not dims[0].partition):
         dims = (Atom(1, 1, True), *dims)
-    if len(dims) > MAX_FREE_DIMS + 1:
-        raise AssertionError(f"operand with {len(dims) - 1} free dims")
+    if len(dims) > MAX_FREE_DIMS + 1 or any(isinstance(atom, Nested) for atom in dims[:1]):
+        raise AssertionError(f"operand with {len(dims) - 1} free dims, or groups of rows")
     sizes = tuple([(atom.size, 0 if atom.partition else atom.stride) for atom in dims])
     return Ref(space, block.dtype, offset.const, sizes, block.partition, offset.terms)
 

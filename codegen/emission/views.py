@@ -28,6 +28,26 @@ class Atom:
 
 
 @dataclass(slots=True, unsafe_hash=True)
+class Nested(Atom):
+    """Rows in HBM for neighbouring partitions, in groups that lie further apart than rows: a DMA moves each of these.
+
+    ``stride`` is the longer one, and so is 0 for no rows that differ.
+    """
+
+    levels: tuple[Atom, ...] = ()
+    """The groups, and the rows of one."""
+
+
+def nested(groups: Atom, rows: Atom) -> Atom:
+    """Both as one, where all rows lie as far apart."""
+    size = groups.size * rows.size
+    if groups.stride == rows.stride * rows.size:
+        return Atom(size, rows.stride, rows.partition)
+    assert not rows.partition, "rows on chip lie on neighbouring partitions"
+    return Nested(size, max(groups.stride, rows.stride, key=abs), False, (groups, rows))
+
+
+@dataclass(slots=True, unsafe_hash=True)
 class Affine:
     """``const + sum(coef * register)``; never changed, as atoms."""
 

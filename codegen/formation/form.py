@@ -134,7 +134,7 @@ class _Formation:
             self._compute_in(op, self._home(op, kernel))
         elif isinstance(op, hlo.ReduceOp) and self._folds(op):
             self._reduce(op, (), kernel)
-        elif isinstance(op, hlo.ReduceOp) and (order := inner_rows.folded_by(self.context, op)):
+        elif isinstance(op, hlo.ReduceOp) and (order := inner_rows.folded_by(self.context, op, kernel)):
             self._reduce(op, order, kernel)
         elif isinstance(op, hlo.ReduceOp) and (count := columns.folded_by(self.context, op)):
             self._sum_columns(op, count, kernel)

@@ -26,13 +26,18 @@ FEWEST = 4
 """Rows fill one in so many of the partitions at least, or engines would have too much to do on each."""
 
 
-def folded_by(context: Context, op: hlo.ReduceOp) -> tuple[int, ...]:
-    """The order of axes, those last that a map kernel folds for ``op``; empty when that is not for a map kernel."""
+def folded_by(context: Context, op: hlo.ReduceOp, maker: Kernel | None) -> tuple[int, ...]:
+    """The order of axes, those last that a map kernel folds for ``op``; empty when that is not for a map kernel.
+
+    ``maker``: what makes its operand, and may fold such rows already.
+    """
     folded, source = inner_reduction(op), op.sources[0]
     if not folded or op.to_apply.data[0] not in context.combiners or source in context.load_casts:
         return ()
     dims = squeeze(hlo.shape_of(source).dims)
     order = *(dim for dim in range(len(dims)) if dim not in folded), *folded
+    if maker is not None and (maker.dims, maker.order) == (dims, order):
+        return order
     return order if prod(dims) and _fits(context, op, _joined(dims, folded)) and _comes_back(op) else ()
 
 
@@ -47,12 +52,14 @@ def _joined(dims: tuple[int, ...], folded: Sequence[int]) -> Kernel:
 def _fits(context: Context, op: hlo.ReduceOp, kernel: Kernel) -> bool:
     """Whether tiles of whole rows are loaded and stored in runs that take less than what kernels apart move more."""
     row, timing, size = prod(kernel.shape[len(kernel.rows) :]), context.timing, _stored_size(op.sources[0])
-    best, nbytes = inner_rows.options(timing, kernel)[0], size * prod(kernel.shape)
+    nbytes = size * prod(kernel.shape)
     long = timing.transfer(nbytes, timing.long_run).bound
     most = long + (MORE * long + KERNELS * 2 * timing.transfer_latency) / 2
     runs = []
-    if FEWEST * best.size >= context.sizes.partitions:
-        runs.append(inner_rows.run(timing, kernel, best) * best.size / context.sizes.partitions)
+    grouped = inner_rows.grouped(timing, kernel, range(len(kernel.rows)))
+    for best in (inner_rows.options(timing, kernel)[0], *grouped):
+        if FEWEST * best.count >= context.sizes.partitions:
+            runs.append(inner_rows.run(timing, kernel, best) * best.count / context.sizes.partitions)
     if crossing.takes(context, op, 1, row) or (
         min(kernel.order) == kernel.order[-1] and _lies_across(context, op, row)
     ):

@@ -16,11 +16,12 @@ from neuronx_cc.codegen.maps import inner_rows
 from neuronx_cc.codegen.maps.axes import full_view
 from neuronx_cc.codegen.maps.lifetimes import Member, last_uses, tiles_alive
 from neuronx_cc.codegen.maps.plan import MapPlan, external_operands
+from neuronx_cc.codegen.maps.spread import Partitions
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.types import itemsize
 
-BUFFERS, ROOM = 2, 0.9
-"""Tiles under way at once, and how much of the largest gap in SBUF they take."""
+ROOM = 0.9
+"""How much of the largest gap in SBUF the tiles under way take."""
 ROWS, WHOLE, FOLDS = range(3)
 """Ops on values of rows, on whole arrays, and reductions."""
 
@@ -29,24 +30,29 @@ def parts_of(context: Context, kernel: Kernel, member: Member) -> list[Kernel]:
     """``kernel`` alone where it has runs as long as it was formed for, else what it is in parts."""
     if not kernel.order:
         return [kernel]
-    timing, best = context.timing, inner_rows.options(context.timing, kernel)[0]
+    timing = context.timing
     given = external_operands(context, MapPlan(kernel), member)
     loaded = [x for x in given if hlo.shape_of(base(x)).size == prod(kernel.shape)]
-    alive = BUFFERS * tiles_alive(kernel, loaded, last_uses(kernel, member)).element_bytes / itemsize("f32")
-    beside = sum(_bytes_on_each(context, kernel, x, best.axis) for x in given if x not in loaded)
-    alive *= context.sizes.sbuf_bytes / max(1.0, ROOM * context.builder.sbuf.largest_gap() - BUFFERS * beside)
-    run, wanted = (inner_rows.run(timing, kernel, best, arrays) for arrays in (alive, inner_rows.ALIVE))
-    if 2 * run >= min(wanted, timing.long_run // itemsize("f32")):
-        return [kernel]
+    alive = inner_rows.BUFFERS * tiles_alive(kernel, loaded, last_uses(kernel, member)).element_bytes / itemsize("f32")
+    ways = inner_rows.options(timing, kernel)[0], *inner_rows.grouped(timing, kernel, range(len(kernel.rows)))
+    wanted = max(inner_rows.run(timing, kernel, way) for way in ways)
+    for way in ways:
+        beside = sum(_bytes_on_each(context, kernel, x, way) for x in given if x not in loaded)
+        room = context.sizes.sbuf_bytes / max(
+            1.0, ROOM * context.builder.sbuf.largest_gap() - inner_rows.BUFFERS * beside
+        )
+        run = inner_rows.run(timing, kernel, way, alive * room)
+        if 2 * run >= min(wanted, timing.long_run // itemsize("f32")):
+            return [kernel]
     parts = _apart(kernel, member)
     member.update({op.results[0]: part for part in parts for op in part.ops})
     return parts
 
 
-def _bytes_on_each(context: Context, kernel: Kernel, value: hlo.SSAValue, axis: int) -> int:
-    """Of ``value`` on each partition, which hold parts of ``axis``."""
-    view = full_view(context.views(value)[0], kernel)
-    sizes = (atom.size for at, atoms in enumerate(view.dims) if at != axis for atom in atoms if atom.stride)
+def _bytes_on_each(context: Context, kernel: Kernel, value: hlo.SSAValue, partitions: Partitions) -> int:
+    """Of ``value`` on each partition."""
+    view, axes = full_view(context.views(value)[0], kernel), (partitions.axis, partitions.group_axis)
+    sizes = (atom.size for at, atoms in enumerate(view.dims) if at not in axes for atom in atoms if atom.stride)
     return prod(sizes) * itemsize(view.dtype)
 
 

@@ -8,16 +8,16 @@ from functools import partial
 from math import prod
 
 from neuronx_cc.codegen.context import Context
-from neuronx_cc.codegen.emission.builder import Block
+from neuronx_cc.codegen.emission.builder import Block, Ring
 from neuronx_cc.codegen.emission.emitter import Deferred, Emitter, Readable, Splat
-from neuronx_cc.codegen.emission.tiles import TilePool
+from neuronx_cc.codegen.emission.tiles import TilePool, tile_in
 from neuronx_cc.codegen.emission.views import Atom
 from neuronx_cc.codegen.formation.graph import Kernel, trace
 from neuronx_cc.codegen.maps import elementwise, scan_rows, transposed
 from neuronx_cc.codegen.maps import inputs as map_inputs
 from neuronx_cc.codegen.maps.column_sums import ColumnSums
 from neuronx_cc.codegen.maps.counting import Counting, Starts
-from neuronx_cc.codegen.maps.crossing import Crossing
+from neuronx_cc.codegen.maps.crossing import MOST_ADDED, Crossing
 from neuronx_cc.codegen.maps.fusion import Fusion
 from neuronx_cc.codegen.maps.lifetimes import Member
 from neuronx_cc.codegen.maps.operands import Operands
@@ -72,6 +72,8 @@ class Body:
     turner: transposed.Turner | None
     columns: ColumnSums | None
     crossing: Crossing | None
+    banks: Mapping[hlo.SSAValue, Ring]
+    """Values of rows, or results of divisions for the inverses of what divides -> where they lie in PSUM."""
     pool: TilePool
     loads: TilePool
     stores: TilePool
@@ -102,7 +104,7 @@ class Body:
             result = op.results[0]
             is_row, home = self.kernel.is_row(hlo.shape_of(result)), blocks.get(result)
             if result not in here:
-                here[result] = self.destination(home, sizes, op.shape.dtype, is_row)
+                here[result] = self.destination(result, home, sizes, is_row)
             out = here[result].select(row_dims) if is_row else here[result]
             op = self.fusion.casts.get(op, op)
             ins = self.operands.of(op, here)
@@ -126,8 +128,9 @@ class Body:
                 asked = total is not None and total in ops and sums_as_made(builder.timing, sizes, reduced)
                 if total is not None and asked:
                     if total.result not in here:
-                        here[total.result] = self.destination(blocks.get(total.result), sizes, total.shape.dtype, True)
+                        here[total.result] = self.destination(total.result, blocks.get(total.result), sizes, True)
                     emitter.summing = out, here[total.result]
+                emitter.inverses = partial(self._in_bank, result) if result in self.banks else None
                 elementwise.emit(emitter, op, out, [rows_of(x, row_dims) for x in ins] if is_row else ins)
                 if total is not None and asked and emitter.summing is None:
                     summed.add(total)
@@ -192,14 +195,20 @@ class Body:
             self.counting.emit(here[value], axis, starts)
         return here
 
-    def destination(self, home: Block | None, sizes: Sequence[int], dtype: str, is_row: bool) -> Block:
-        """The resident home itself, or a tile; of a row value, with the reduced dims as repetitions."""
-        folded = [is_row and reduced for reduced in self.tiles.reduced]
-        if home is None or home.alloc.space is Space.HBM:
-            kept = [1 if fold else size for fold, size in zip(folded, sizes, strict=True)]
+    def destination(self, value: hlo.SSAValue, home: Block | None, sizes: Sequence[int], is_row: bool) -> Block:
+        """The resident ``home`` of ``value``, or a tile; of a row value, with the reduced dims as repetitions."""
+        folded, dtype = [is_row and reduced for reduced in self.tiles.reduced], hlo.shape_of(value).dtype
+        kept = [1 if fold else size for fold, size in zip(folded, sizes, strict=True)]
+        if is_row and value in self.banks:
+            home = tile_in(self.context.builder, self.banks[value], kept, dtype, self.tiles.partitions)
+        elif home is None or home.alloc.space is Space.HBM:
             home = (self.pool if home is None else self.stores).tile(kept, dtype, self.tiles.partitions)
         free = [Atom(size, 0) if fold else atom for fold, size, atom in zip(folded, sizes, home.dims[1:], strict=True)]
         return home.of((home.dims[0], *free)) if is_row else home
+
+    def _in_bank(self, value: hlo.SSAValue, like: Block) -> Block:
+        sizes = [atom.size for atom in like.dims[1:]]
+        return tile_in(self.context.builder, self.banks[value], sizes, "f32", like.dims[0].size)
 
     def _is_array(self, blocks: Blocks, operand: hlo.SSAValue) -> bool:
         """Whether a tile has several values a partition of ``operand``."""
@@ -212,12 +221,12 @@ class Body:
         )
 
     def _fold(self, emitter: Emitter, op: hlo.ReduceOp, out: Block, source: Readable, blocks: Blocks) -> Block:
-        """Fold rows into ``out``, and return it; or ``source``, where rows have one element on each partition."""
+        """Fold rows into ``out``, and return it; or ``source``, where TensorE adds up all that rows have."""
         assert isinstance(source, Block), "deferred ops have one user, an elementwise op"
         kept = [0, *(dim + 1 for dim, reduced in enumerate(self.tiles.reduced) if not reduced)]
         folded = [dim + 1 for dim, reduced in enumerate(self.tiles.reduced) if reduced]
-        if self.crossing is not None and prod(source.dims[dim].size for dim in folded) == 1:
-            return source.select(kept)
+        if self.crossing is not None and prod(source.dims[dim].size for dim in folded) <= MOST_ADDED:
+            return source.select([*kept, *(dim for dim in folded if source.dims[dim].size > 1)])
         made = self.operands.sources[op.sources[0]]
         own = blocks.get(op.sources[0] if made is None else made) is None
         reduce_rows(emitter, self.context.combiners[op.to_apply.data[0]], out, source.select([*kept, *folded]), own)
@@ -226,7 +235,7 @@ class Body:
     def fold_parts(self, op: hlo.ReduceOp, parts: Block, home: Block | None, here: Blocks) -> Block:
         """The result of ``op`` from those of sections, ``parts`` [partition, section]: of one row a partition."""
         row_dims = [0, *(dim + 1 for dim, folded in enumerate(self.tiles.reduced) if not folded)]
-        whole = self.destination(home, [1] * len(self.tiles.sizes), op.shape.dtype, True)
+        whole = self.destination(op.result, home, [1] * len(self.tiles.sizes), True)
         out, scratch = whole.select(row_dims), list[Block]()
         emitter = self._emitter(scratch)
         ones = [Atom(1, 0)] * (len(row_dims) - 1)

@@ -58,7 +58,7 @@ class Counting:
         for dim in reversed(digits):
             weights[dim] = weight
             weight *= self.tiles.space.sizes[dim]
-        partition = weights.get(self.tiles.partition_dim, 0)
+        partition = sum(weights.get(dim, 0) for dim in self.tiles.partition_dims)
         steps = [weights.get(dim, 0) for dim in self.tiles.order]
         counted = [dim for dim in starts if dim in self.counters and steps[dim]]
         first = self.origin[axis] if axis >= 0 else 0

@@ -7,7 +7,7 @@ features on the partitions, as convolutions leave it, is normalised over these w
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import ceil, prod
 
@@ -20,11 +20,15 @@ from neuronx_cc.codegen.formation.graph import Kernel
 from neuronx_cc.codegen.maps.plan import MapPlan
 from neuronx_cc.codegen.maps.spread import Partitions, partition_divisor
 from neuronx_cc.ir import hlo
-from neuronx_cc.ir.isa.program import MAX_FREE_DIMS, Stream
+from neuronx_cc.ir.isa.program import MAX_FREE_DIMS, Space, Stream
 from neuronx_cc.ir.isa.timing import Stage, Timing
 
 BUFFERS = 2
 """Of sums."""
+MOST_ADDED = 8
+"""Elements of a row on a partition that TensorE adds up: it takes a little less time for each than Vector, which is the
+busier one, takes for elements that lie apart.
+"""
 LEAST_FILLED = 2
 """Few rows are spread where they fill one part in so many of the partitions."""
 MOST_ELEMENTS = 4096
@@ -69,18 +73,19 @@ def tile_rows(kernel: Kernel, timing: Timing) -> int:
 
 
 def ops_of(kernel: Kernel, partitions: int, whole: int) -> int:
-    """How many ops on whole tiles take as long as all: ``whole`` are, rows of one element a partition fold nothing, and
-    all partitions have the values of a row.
+    """How many ops on whole tiles take as long as all: ``whole`` are, TensorE folds rows of few elements a partition,
+    and all partitions have the values of a row.
     """
     folds, each = len(folds_of(kernel)), prod(kernel.shape[len(kernel.rows) :]) // partitions
     rows = sum(kernel.is_row(op.shape) for op in kernel.ops) - folds
-    return whole - folds * (each == 1) + ceil(rows / each)
+    return whole - folds * (each <= MOST_ADDED) + ceil(rows / each)
 
 
 def stage(kernel: Kernel, partitions: int, timing: Timing) -> Stage:
     """Sums of a tile over the partitions, for each of which everything waits."""
-    rows = tile_rows(kernel, timing)
-    added = timing.product(partitions, rows, "f32") + leave(rows, "f32", timing)
+    rows, each = tile_rows(kernel, timing), prod(kernel.shape[len(kernel.rows) :]) // partitions
+    products = timing.product(partitions, rows, "f32").times(each if each <= MOST_ADDED else 1)
+    added = products + leave(rows, "f32", timing)
     latency = timing.latency(Stream.TENSOR) + timing.latency(Stream.SCALAR)
     folds = len(folds_of(kernel))
     return Stage(added.times(folds), folds * (added.bound + latency))
@@ -99,17 +104,27 @@ class Crossing:
         return cls(context, pool.psum(BUFFERS, "sums over the partitions")) if plan.spreads_rows else None
 
     def add(self, emitter: Emitter, out: Block, parts: Block) -> None:
-        """Let ``out`` be the sum of ``parts`` [partitions, rows...] over the partitions, on each of these."""
+        """Let ``out`` be the sum of ``parts`` [partitions, rows..., a few elements...] over the partitions and those
+        elements, on each partition.
+        """
         builder, partitions = self.context.builder, parts.dims[0].size
-        sizes = [atom.size for atom in parts.dims[1:]]
-        bank = tile_in(builder, self.banks, sizes, "f32", partitions)
-        self._multiply(self.context.fixed.ones(partitions, terms=partitions), bank, parts)
-        emitter.leave(out, bank)
+        bank = out
+        if out.alloc.space is not Space.PSUM:
+            bank = tile_in(builder, self.banks, [atom.size for atom in out.dims[1:]], "f32", partitions)
+        ones = self.context.fixed.ones(partitions, terms=partitions)
+        builder.emit("load_stationary", Stream.TENSOR, [], [ones])
+        each = [parts]
+        while len(each[0].dims) > len(out.dims):
+            each = [x.index(len(out.dims), Affine(at)) for x in each for at in range(x.dims[len(out.dims)].size)]
+        for number, part in enumerate(each):
+            self._multiply(bank, part, ["accumulate"] if number else [])
+        if bank is not out:
+            emitter.leave(out, bank)
 
-    def _multiply(self, ones: Block, bank: Block, parts: Block) -> None:
-        bank, parts = merge_free([bank, parts])
-        if len(parts.dims) <= MAX_FREE_DIMS + 1:
-            self.context.builder.multiply(bank, ones, parts)
+    def _multiply(self, bank: Block, part: Block, flags: Sequence[str]) -> None:
+        bank, part = merge_free([bank, part])
+        if len(part.dims) <= MAX_FREE_DIMS + 1:
+            self.context.builder.emit("multiply_moving", Stream.TENSOR, [bank], [part], flags=flags)
             return
-        for at in range(parts.dims[1].size):
-            self._multiply(ones, bank.index(1, Affine(at)), parts.index(1, Affine(at)))
+        for at in range(part.dims[1].size):
+            self._multiply(bank.index(1, Affine(at)), part.index(1, Affine(at)), flags)

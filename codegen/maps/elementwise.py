@@ -11,8 +11,18 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import copysign, frexp, isfinite, prod
 
-from neuronx_cc.codegen.emission.builder import Block
-from neuronx_cc.codegen.emission.emitter import Deferred, Emitter, Operand, Readable, Splat, block_of, fill, gpsimd
+from neuronx_cc.codegen.emission.builder import Affine, Block
+from neuronx_cc.codegen.emission.emitter import (
+    Deferred,
+    Emitter,
+    Operand,
+    Readable,
+    Splat,
+    block_of,
+    fill,
+    gpsimd,
+    reads_at_once,
+)
 from neuronx_cc.codegen.maps.bits import BITWISE, ROTATE, SHIFTS, bitwise, logical_alu, shift
 from neuronx_cc.codegen.maps.partition_scalars import (
     partition_block,
@@ -38,6 +48,8 @@ ACTIVATION = {opcode: engine_name(opcode) for opcode in UNARY if engine_name(opc
 """HLO opcode -> function of Scalar's tables (hardware sheet 4.1)."""
 IN_FP32 = frozenset([*ARITHMETIC, *ACTIVATION])
 """Ops that one instruction computes in FP32, whatever floats it reads."""
+MOST_ALIKE = 16
+"""Instructions for parts of a tile, instead of one for all."""
 ROUNDED = IN_FP32 | {"divide"}
 """Ops whose last instruction rounds its FP32 result to the type that it writes."""
 
@@ -57,6 +69,11 @@ def arithmetic(e: Emitter, alu: str, out: Block, lhs: Readable, rhs: Readable) -
             scalar = _one_a_partition(e, other, out)
             if scalar is not None:
                 _with_partition_scalar(e, alu, out, tile, scalar, reverse)
+                return
+        for tile, other, reverse in ((lhs, rhs, []), (rhs, lhs, ["reverse0"])):
+            if parts := _alike(e, out, tile, other):
+                for part, scalar in parts:
+                    _with_partition_scalar(e, alu, part[0], part[1], partition_block(scalar), reverse)
                 return
         e.over("tensor_tensor", Stream.VECTOR, [out], [lhs, rhs], alu=[alu])
         return
@@ -98,6 +115,26 @@ def _one_a_partition(e: Emitter, block: Block, out: Block) -> Block | None:
     widened = e.scratch(narrow, "f32")
     e.copy(widened, narrow)
     return widened
+
+
+def _alike(e: Emitter, out: Block, tile: Block, other: Block) -> list[tuple[list[Block], Block]]:
+    """(Parts of ``out`` and ``tile``, that of ``other``) where this has one value a partition for each: if an
+    instruction for each of them, which are few, takes less time than one for all; else empty.
+    """
+    depth = max(other.varying, default=0)
+    sizes = [atom.size for atom in out.dims[1 : depth + 1]]
+    if other.dtype != "f32" or not depth or prod(sizes) > MOST_ALIKE or reads_at_once([tile, other]):
+        return []
+    timing, size = e.builder.timing, prod(atom.size for atom in out.dims[depth + 1 :])
+    made, read = (Tile(out.dtype),), (Tile(tile.dtype), Tile(other.dtype))
+    whole = timing.engine("tensor_tensor", Stream.VECTOR, prod(sizes) * size, made, read, ("add",))
+    each = timing.engine("tensor_scalar", Stream.VECTOR, size, made, read[:1], ("add",))
+    if each.times(prod(sizes)).bound >= whole.bound:
+        return []
+    parts = [[out, tile, other]]
+    for count in sizes:
+        parts = [[x.index(1, Affine(at)) for x in part] for part in parts for at in range(count)]
+    return [(part[:2], part[2]) for part in parts]
 
 
 def _after_deferred(e: Emitter, alu: str, out: Block, lhs: Readable, rhs: Readable) -> None:
@@ -239,7 +276,7 @@ def divide(e: Emitter, op: hlo.HloOp, out: Block, lhs: Operand, rhs: Operand) ->
     elif isinstance(rhs, Block) and _repeats(rhs) and isinstance(lhs, Block) and not tells_last_bit(op.result):
         kept = [dim for dim, atom in enumerate(rhs.dims) if dim == 0 or atom.stride]
         divisors = rhs.select(kept)
-        inverse = e.scratch(divisors, "f32")
+        inverse = e.inverses(divisors) if e.inverses is not None else e.scratch(divisors, "f32")
         e.over("reciprocal", Stream.VECTOR, [inverse], [divisors])
         strides = dict(zip(kept, inverse.dims, strict=True))
         spread = tuple(strides.get(dim, atom) for dim, atom in enumerate(rhs.dims))

@@ -99,10 +99,13 @@ def _is_cut(view: View, plan: MapPlan) -> bool:
     """Whether each box of the kernel is a view: where partitions do not divide their axis, ``view`` is cut along it."""
     if plan.partitions is None:
         return True
-    axis, step = plan.partitions.axis, plan.partitions.size * plan.partitions.inner
-    size = plan.kernel.shape[axis]
-    rest = size % step
-    return not rest or all(view.slice(axis, *part) is not None for part in ((0, size - rest), (size - rest, rest)))
+    axes = (plan.partitions.axis, plan.partitions.step), (plan.partitions.group_axis, plan.partitions.groups)
+    for axis, step in axes:
+        size = plan.kernel.shape[axis]
+        rest = size % step
+        if rest and any(view.slice(axis, *part) is None for part in ((0, size - rest), (size - rest, rest))):
+            return False
+    return True
 
 
 def _transposed(context: Context, value: hlo.SSAValue, dim: int) -> View:

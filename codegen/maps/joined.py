@@ -6,7 +6,7 @@ two without regard to what lies on chip already; ``estimate`` is the time of eac
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import ceil, prod
@@ -15,10 +15,10 @@ from typing import NamedTuple
 from neuronx_cc.codegen.context import Context, as_stored
 from neuronx_cc.codegen.emission.views import Atom, View, coalesce, outermost, unplaced
 from neuronx_cc.codegen.formation.graph import Kernel, base
-from neuronx_cc.codegen.maps import crossing, inner_rows
+from neuronx_cc.codegen.maps import crossing, inner_rows, row_banks
 from neuronx_cc.codegen.maps.ahead import along_rows
 from neuronx_cc.codegen.maps.axes import SMALL_SHARE, axes_view, full_view, is_small, minor_axis, varying
-from neuronx_cc.codegen.maps.lifetimes import Member
+from neuronx_cc.codegen.maps.lifetimes import Member, last_uses, tiles_alive
 from neuronx_cc.codegen.maps.plan import (
     COPIED,
     MapPlan,
@@ -53,7 +53,7 @@ def choose_plan(context: Context, kernel: Kernel, member: Member, step: int) -> 
     stored = only_stored(context, results, step)
     first.partitions = choose_partitions(context, first, external, stored)
     others = list(candidates(context, first, external, stored))
-    counts = _counts(context, kernel) if others else (0, 0)
+    counts = _counts(context, kernel, member, external) if others else Counts(0, 0, 0, 0, (), 1.0)
     problems = [
         problem_of(context, plan, first, external, results, step, counts)
         for plan in ([first, *others] if others else [])
@@ -92,6 +92,7 @@ def candidates(context: Context, first: MapPlan, external: Sequence[hlo.SSAValue
                 *(inner_rows.options(context.timing, joined) if joined.order else ()),
                 *_along_columns(joined),
                 *crossing.candidates(context, joined),
+                *(_grouped(context, joined, counted_axes(plan)) if plan.along < 0 or joined.order else ()),
             ):
                 if partitions is None or (joined.shape, partitions) in seen:
                     continue
@@ -112,6 +113,14 @@ def _along_columns(kernel: Kernel) -> Iterator[Partitions]:
     if not kernel.reduced and kernel.folded in (0, len(kernel.shape)) and len(kernel.shape) > 1:
         size = partition_divisor(kernel.shape[-1])
         yield Partitions(len(kernel.shape) - 1, size, kernel.shape[-1] // size)
+
+
+def _grouped(context: Context, kernel: Kernel, counted: Set[int]) -> Iterator[Partitions]:
+    """Two axes of rows on the partitions, of what is neither counted along nor added up across these."""
+    if not kernel.folded:
+        rows = range(len(kernel.rows) if kernel.reduced else len(kernel.shape) - 1)
+        axes = [axis for axis in rows if axis not in counted]
+        yield from inner_rows.grouped(context.timing, kernel, axes)
 
 
 def _counted(kernel: Kernel, value: hlo.SSAValue) -> int:
@@ -192,7 +201,7 @@ class Problem:
     ops: int
     """Of the whole space."""
     pairs: int
-    """Of these, the ones that read two arrays."""
+    """Of these, the ones for each element of which an engine reads two, or in steps."""
     row: int
     """Elements of a row that is reduced, whose values of one a row come an instruction each; else 0."""
     loaded: tuple[Array, ...]
@@ -203,8 +212,28 @@ class Problem:
     """Whether others lie there, before or after, in some order that this plan may keep."""
     least_tiles: int
     """As sums over the partitions, of which a bank holds so many, make them."""
+    tile: int
+    """Elements a partition of tiles with whole rows of so many neighbours as the runs of arrays have."""
+    buffers: int
+    """Tiles under way, for which there is room."""
     crossed: Stage
     """Of each tile, where rows lie across the partitions."""
+
+
+class Counts(NamedTuple):
+    """Ops of a kernel that an engine carries out for all elements of a tile."""
+
+    ops: int
+    pairs: int
+    """Of these, the ones that read two arrays,"""
+    rows: int
+    """or an array and values of rows,"""
+    folds: int
+    """or fold an array,"""
+    small: tuple[hlo.SSAValue, ...]
+    """or read an array and one of these, which have few elements."""
+    alive: float
+    """Arrays of four bytes of which a tile has elements at once."""
 
 
 def problem_of(
@@ -214,7 +243,7 @@ def problem_of(
     external: Sequence[hlo.SSAValue],
     results: Sequence[hlo.SSAValue],
     step: int,
-    counts: tuple[int, int],
+    counts: Counts,
 ) -> Problem:
     """The work of ``plan``, whose ops ``counts`` counts; what does not stay on chip with ``first`` moves anyway."""
     kernel, partitions = plan.kernel, plan.partitions or Partitions(-1, 1, 1)
@@ -231,12 +260,13 @@ def problem_of(
                 prod(kernel.shape[axis] for axis in axes) * itemsize(homes[0].dtype), hlo.shape_of(base(value)).nbytes
             )
         elif not any(partitions_of(full_view(view, kernel)) == partitions for view in on_chip):
-            array, more = _incoming(context, plan, value, elements)
+            array, more = _incoming(context, plan, value, elements, counts.alive)
             moves += [array] * more
             transposed |= bool(on_chip) and _is_transposed(kernel, value)
             (moves if on_chip else loaded).append(array)
     for value in results:
-        array = _array(context.timing, kernel, partitions, value, prod(hlo.shape_of(value).dims), _as_read(plan, value))
+        size, there = prod(hlo.shape_of(value).dims), _as_read(plan, value)
+        array = _array(context.timing, kernel, partitions, value, size, counts.alive, there)
         alone = first.partitions is None and _stays(context, plan, value, step)
         if only_stored(context, [value], step) or not (alone or _stays(context, first, value, step)):
             stored.append(array)
@@ -246,19 +276,39 @@ def problem_of(
             moves.append(array)
     moves += [again] if again is not None else []  # small ones move side by side
     row = prod(kernel.shape[len(kernel.rows) :]) if kernel.reduced else 0
+    tile, buffers = 1, BUFFERS
+    if kernel.order and not plan.spreads_rows:
+        timing, alive = context.timing, inner_rows.BUFFERS * counts.alive
+        beside = inner_rows.rows_beside(timing, kernel, partitions, alive)
+        tile = row * min(beside, ceil(timing.long_run / itemsize("f32")))
+        buffers = max(1, min(BUFFERS, int(inner_rows.most_elements(timing, counts.alive) / tile)))
     tiles, crossed = 1, Stage(NOTHING)
-    ops, pairs = counts
+    ops, pairs = counts.ops, counts.pairs
+    if kernel.order or plan.spreads_rows:  # a partition has several values of rows, side by side
+        rows = crossing.tile_rows(kernel, context.timing) if plan.spreads_rows else tile // max(1, row)
+        pairs += counts.rows * (not row_banks.fits(context.sizes, rows)) + counts.folds * (not plan.spreads_rows)
+    along = {partitions.axis, partitions.group_axis}
+    pairs += sum(not along.issuperset(varying(full_view(context.views(x)[0], kernel))) for x in counts.small)
     if plan.spreads_rows:
         row, ops = 0, crossing.ops_of(kernel, partitions.size, ops)
         tiles = ceil(prod(kernel.rows) / crossing.tile_rows(kernel, context.timing))
         crossed = crossing.stage(kernel, partitions.size, context.timing)
     arrays = tuple(loaded), tuple(stored), tuple(moves)
     return Problem(
-        _elements(kernel.shape, partitions), ops, pairs, row, *arrays, stay and not transposed, tiles, crossed
+        _elements(kernel.shape, partitions),
+        ops,
+        pairs,
+        row,
+        *arrays,
+        stay and not transposed,
+        tiles,
+        tile,
+        buffers,
+        crossed,
     )
 
 
-def _incoming(context: Context, plan: MapPlan, value: hlo.SSAValue, elements: int) -> tuple[Array, int]:
+def _incoming(context: Context, plan: MapPlan, value: hlo.SSAValue, elements: int, alive: float) -> tuple[Array, int]:
     """``value`` as it comes from HBM, and how often it moves ahead of that to be put in order.
 
     Tiles have whole rows, in the order of memory where that of all is along rows. What others read as well is put in
@@ -268,8 +318,8 @@ def _incoming(context: Context, plan: MapPlan, value: hlo.SSAValue, elements: in
     partitions, lies = plan.partitions or Partitions(-1, 1, 1), as_stored(value) if home.in_sbuf else home
     lies = None if lies is None else full_view(lies, kernel)
     if lies is None or not kernel.reduced or max(varying(lies), default=0) < len(kernel.rows):
-        return _array(timing, kernel, partitions, value, elements, None if home.in_sbuf else lies), 0
-    array = _array(timing, kernel, partitions, value, elements, lies)
+        return _array(timing, kernel, partitions, value, elements, alive, None if home.in_sbuf else lies), 0
+    array = _array(timing, kernel, partitions, value, elements, alive, lies)
     if kernel.order and minor_axis(lies) == plan.along:
         return array, 0  # in runs that suit its tiles
     ordered = array._replace(run=max(array.run, timing.long_run))
@@ -302,15 +352,37 @@ def _as_read(plan: MapPlan, value: hlo.SSAValue) -> View | None:
     return outermost(dense, (len(shape) - 1,)) if plan.spreads_rows or plan.gives_transposed(value) else None
 
 
-def _counts(context: Context, kernel: Kernel) -> tuple[int, int]:
-    """Ops of the whole space, and of these the ones that read two arrays; the same for all joined axes."""
-    made = [op for op in kernel.ops if not kernel.sums_columns(op)]  # TensorE's
-    whole = [op for op in made if not all(kernel.is_row(hlo.shape_of(x)) for x in (*op.sources, op.results[0]))]
-    return len(whole), sum(_reads_two(context, kernel, op) for op in whole)
+def _counts(context: Context, kernel: Kernel, member: Member, external: Sequence[hlo.SSAValue]) -> Counts:
+    """The same for all joined axes."""
+    given, small = frozenset(external), list[hlo.SSAValue]()
+    ops = pairs = rows = folds = 0
+    for op in kernel.ops:
+        if kernel.sums_columns(op) or all(kernel.is_row(hlo.shape_of(x)) for x in (*op.sources, op.results[0])):
+            continue  # TensorE's, or of few elements
+        ops += 1
+        folds += isinstance(op, hlo.ReduceOp)
+        read = {x for x in op.sources if context.splat(x) is None}
+        of_rows = {x for x in read if kernel.is_row(hlo.shape_of(base(x)))}
+        few = {x for x in read - of_rows if x in given and is_small(full_view(context.views(x)[0], kernel), kernel)}
+        if len(read - of_rows - few) > 1:
+            pairs += 1
+        elif of_rows and not isinstance(op, hlo.ReduceOp):
+            rows += 1
+        elif few:
+            small.append(few.pop())
+    loaded = [x for x in external if hlo.shape_of(base(x)).size == prod(kernel.shape)]
+    alive = tiles_alive(kernel, loaded, last_uses(kernel, member)).element_bytes / itemsize("f32")
+    return Counts(ops, pairs, rows, folds, tuple(small), alive)
 
 
 def _array(
-    timing: Timing, kernel: Kernel, partitions: Partitions, value: hlo.SSAValue, elements: int, view: View | None = None
+    timing: Timing,
+    kernel: Kernel,
+    partitions: Partitions,
+    value: hlo.SSAValue,
+    elements: int,
+    alive: float,
+    view: View | None = None,
 ) -> Array:
     """``elements`` of ``value`` on ``partitions``; neighbours on neighbouring ones move by rows (``column_kernel``).
 
@@ -322,7 +394,7 @@ def _array(
     if view is not None and kernel.reduced and varying(view) != [partitions.axis]:
         run = _run(view, partitions)
         if kernel.order and len(kernel.rows) <= max(varying(view), default=-1):
-            run = min(run, width * inner_rows.run(timing, kernel, partitions))
+            run = min(run, width * inner_rows.run(timing, kernel, partitions, inner_rows.BUFFERS * alive))
         return Array(elements * width, run)
     if run > 1:
         return Array(elements * width, run * width)
@@ -344,16 +416,11 @@ def _run(view: View, partitions: Partitions) -> int:
     return run
 
 
-def _reads_two(context: Context, kernel: Kernel, op: hlo.HloOp) -> bool:
-    """Whether an engine reads two values for each element that ``op`` makes."""
-    arrays = {x for x in op.sources if context.splat(x) is None and not kernel.is_row(hlo.shape_of(base(x)))}
-    return len(arrays) > 1
-
-
 @lru_cache(maxsize=4096)
 def estimate(problem: Problem, timing: Timing) -> float:
     """Nanoseconds of tiles that are loaded, worked on and stored, and of what has to move before and after."""
-    tiles = max(problem.least_tiles, ceil(problem.elements / streamed_elements(timing, itemsize("f32"))))
+    tile = max(problem.tile, streamed_elements(timing, itemsize("f32")))
+    tiles = max(problem.least_tiles, ceil(problem.elements / tile))
     each = ceil(problem.elements / tiles)
     worked = _worked(problem, each, timing)
     stages = [Stage(worked.work + problem.crossed.work, worked.latency + problem.crossed.latency)]
@@ -362,7 +429,7 @@ def estimate(problem: Problem, timing: Timing) -> float:
         if arrays:
             stages.insert(0 if way == "read" else len(stages), Stage(work, timing.transfer_latency))
     moves = sum(timing.arrival(*array, way) for array in problem.moves for way in ("write", "read"))
-    return timing.pipeline(stages, tiles, BUFFERS) + moves
+    return timing.pipeline(stages, tiles, problem.buffers) + moves
 
 
 def _worked(problem: Problem, elements: int, timing: Timing) -> Stage:
@@ -386,6 +453,7 @@ def _stays(context: Context, plan: MapPlan, value: hlo.SSAValue, step: int) -> b
 def _elements(shape: Sequence[int], partitions: Partitions) -> int:
     """Elements that the busiest partitions have, boxes of what is left included."""
     size = shape[partitions.axis]
-    full, rest = divmod(size, partitions.size * partitions.inner)
-    along = full * partitions.inner + (rest // partition_divisor(rest) if rest else 0)
-    return along * prod(shape) // size
+    full, rest = divmod(size, partitions.step)
+    along = full * partitions.inner + (rest // partitions.of_rest(shape, partitions.axis, rest).size if rest else 0)
+    groups = shape[partitions.group_axis] if partitions.groups > 1 else 1
+    return along * ceil(groups / partitions.groups) * (prod(shape) // (size * groups))

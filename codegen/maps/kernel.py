@@ -8,75 +8,30 @@ outputs are written where they will stay resident, or stored.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from itertools import chain
-from math import ceil, prod
 
 from neuronx_cc.codegen.context import Context
-from neuronx_cc.codegen.emission.builder import Block
 from neuronx_cc.codegen.emission.tiles import TilePool
 from neuronx_cc.codegen.emission.views import View
 from neuronx_cc.codegen.formation.columns import sections_of, sums_in
-from neuronx_cc.codegen.formation.graph import Kernel, trace
+from neuronx_cc.codegen.formation.graph import Kernel
 from neuronx_cc.codegen.maps import apart, transposed
 from neuronx_cc.codegen.maps.ahead import copy_ahead
 from neuronx_cc.codegen.maps.area import Area, is_cut_by
 from neuronx_cc.codegen.maps.axes import axes_view, full_view
-from neuronx_cc.codegen.maps.between import between, elements_of, fit, gathered, gathered_bytes, within
-from neuronx_cc.codegen.maps.body import Blocks, Body, Round
+from neuronx_cc.codegen.maps.box import Box
 from neuronx_cc.codegen.maps.column_sums import ColumnSums
-from neuronx_cc.codegen.maps.counting import Counting, Starts
-from neuronx_cc.codegen.maps.crossing import Crossing
-from neuronx_cc.codegen.maps.fusion import Fusion
 from neuronx_cc.codegen.maps.homes import choose_input, choose_output
-from neuronx_cc.codegen.maps.inputs import (
-    column_bytes,
-    column_of,
-    is_column,
-    is_row,
-    keep_column,
-    kept_in,
-    spread_bytes,
-    spread_row,
-    tells_zeros,
-    unmirrored,
-)
 from neuronx_cc.codegen.maps.joined import choose_plan
-from neuronx_cc.codegen.maps.lifetimes import Alive, Member, last_uses, tiles_alive, up
-from neuronx_cc.codegen.maps.moved import loops_around
-from neuronx_cc.codegen.maps.operands import Operands
-from neuronx_cc.codegen.maps.overlap import BODY, UNROLL, Overlap, Tiles, overlap_of, tile_count
-from neuronx_cc.codegen.maps.partitions import defer_partitions
-from neuronx_cc.codegen.maps.parts import LEAST_TILE, fitting, too_long
-from neuronx_cc.codegen.maps.plan import MapPlan, counted_axes, results_of
-from neuronx_cc.codegen.maps.row_reduction import sums_of
+from neuronx_cc.codegen.maps.lifetimes import Member
+from neuronx_cc.codegen.maps.parts import fitting, too_long
+from neuronx_cc.codegen.maps.plan import MapPlan, results_of
 from neuronx_cc.codegen.maps.scanned import cuts_rows, handed_on
-from neuronx_cc.codegen.maps.space import Views, loops_of, tile_space
-from neuronx_cc.codegen.maps.spread import Partitions, divides, partition_divisor
-from neuronx_cc.codegen.maps.staged import Sections
-from neuronx_cc.codegen.maps.stages import choose as choose_stages
-from neuronx_cc.codegen.maps.stages import stages_of
-from neuronx_cc.codegen.maps.staggered import Staggered
-from neuronx_cc.codegen.maps.tile_size import tile_elements, whole_runs
-from neuronx_cc.codegen.movement.transfer import put
+from neuronx_cc.codegen.maps.space import Views
+from neuronx_cc.codegen.maps.spread import divides
 from neuronx_cc.codegen.reductions import reduce_kernel
 from neuronx_cc.ir import hlo
-from neuronx_cc.ir.isa.program import Space, Stream
-from neuronx_cc.ir.types import itemsize
-
-Tile = Callable[[Starts, Blocks], Iterator[None]]
-"""Emits the tile of blocks that starts there, step by step."""
-STAGED = 1.5
-"""Tiles of whole rows for which there has to be room, else rows are taken in stages."""
-SPREAD_TILES = 4
-"""Tiles of a reduction from which it pays to repeat a row over the partitions once, which stays there."""
-LEAST_SCALED = 64
-"""Elements of a row from which an activation of its own scales it: a shorter one takes as long."""
-MOST_SCALES = 256
-"""Such instructions in a tile."""
 
 
 def lower(context: Context, kernel: Kernel, member: Member, step: int) -> None:
@@ -138,358 +93,20 @@ def _emit_sections(context: Context, plan: MapPlan, member: Member, area: Area) 
 
 
 def _emit_boxes(context: Context, plan: MapPlan, member: Member, area: Area, columns: ColumnSums | None) -> None:
-    """Split off the rest of an axis that its partitions do not divide, then emit each box."""
+    """Split off the rest of axes that its partitions do not divide, then emit each box."""
     partitions = plan.partitions
     if partitions is None or divides(area.shape, partitions):
-        _Box(context, plan, member, area, columns).emit()
+        Box(context, plan, member, area, columns).emit()
         return
-    total, step = area.shape[partitions.axis], partitions.size * partitions.inner
+    axis, step = partitions.axis, partitions.step
+    if not area.shape[axis] % step:
+        axis, step = partitions.group_axis, partitions.groups
+    total = area.shape[axis]
     whole, rest = total // step * step, total % step
-    rest_partitions = Partitions(partitions.axis, partition_divisor(rest), rest // partition_divisor(rest))
+    rest_partitions = partitions.of_rest(area.shape, axis, rest)
     if plan.transposed:
         rest_partitions = transposed.rest_partitions(context.timing, plan, area.shape, rest)
     for start, size, box_partitions in ((0, whole, partitions), (whole, rest, rest_partitions)):
         if size:
-            cut = area.cut(partitions.axis, start, size)
+            cut = area.cut(axis, start, size)
             _emit_boxes(context, replace(plan, partitions=box_partitions), member, cut, columns)
-
-
-class _Box:
-    """One rectangular part of a map kernel's space."""
-
-    def __init__(self, context: Context, plan: MapPlan, member: Member, area: Area, columns: ColumnSums | None) -> None:
-        self.context, self.builder, self.plan, self.member = context, context.builder, plan, member
-        self.kernel = plan.kernel
-        self.columns = columns
-        self.pool = TilePool(context.builder, f"tile of {plan.kernel.ops[0].opcode}")
-        self.loads = self.stores = self.pool
-        """What is loaded and stored has memory of its own where several tiles are under way together."""
-        self.overlap = Overlap(1)
-        """How tiles follow each other."""
-        self.inputs = dict.fromkeys(area.inputs)
-        self.dying: dict[int, list[hlo.SSAValue]] = {}
-        """Op number -> values that nothing after it reads."""
-        arrays = {**area.inputs, **area.outputs}
-        self.tiles = tiles = tile_space(context, plan, area.shape, arrays, counted_axes(self.plan), area.part)
-        assert all(tiles.blocks[value].alloc is view.alloc for value, view in area.outputs.items()), "written at home"
-        self.sizes, self.reduced, self.walk, self.partitions = tiles.sizes, tiles.reduced, tiles.walk, tiles.partitions
-        self.blocks = tiles.blocks
-        self.runs = {
-            dim
-            for dim in range(len(self.sizes))
-            for value in plan.transposed
-            if self.blocks[value].dims[dim + 1].stride == itemsize(self.blocks[value].dtype)
-        }
-        """Free dims of which a tile holds all, for runs of what is transposed."""
-        folded = {dim for dim, reduced in enumerate(self.reduced) if reduced}
-        kept = {dim for dim in range(len(self.sizes)) if 0 < self.kernel.folded <= tiles.axis(dim)}
-        self._whole = folded | {dim - 1 for dim in self.walk} | self.runs | kept
-        """Free dims of which a tile holds all."""
-        self.turner: transposed.Turner | None = None
-        self.crossing: Crossing | None = None
-        self.counting = Counting(self.builder, self.pool, tiles, area.origin)
-        self.fusion = Fusion(context, self.kernel, member, area.outputs, self._is_scale, self._is_loaded)
-        self.ops = sum(op not in self.fusion and not self.kernel.is_row(op.shape) for op in self.kernel.ops)
-        """That are emitted for all elements."""
-        self.sums = sums_of(context, self.kernel, member)
-        self._signed = frozenset(operand for op in self.kernel.ops if tells_zeros(op) for operand in op.sources)
-        """Operands whose zeros' signs show in what is computed."""
-        self.operands = Operands(context, self.kernel, member, self.fusion)
-
-    def _pools(self) -> list[TilePool]:
-        return [self.pool] if self.loads is self.pool else [self.pool, self.loads, self.stores]
-
-    def _is_scale(self, operand: hlo.SSAValue) -> bool:
-        """Whether ``operand`` has few values a partition, each for long rows, in a tile of its own."""
-        source = trace(operand, self.kernel, self.member)
-        block = self.blocks.get(operand) if source is None and operand in self.inputs else None
-        if block is None or block.dtype != "f32" or not block.dims[0].stride:
-            return False
-        varying = prod(atom.size for atom in block.dims[1:] if atom.stride)
-        return varying * LEAST_SCALED <= prod(self.sizes) and varying <= MOST_SCALES
-
-    def _is_loaded(self, operand: hlo.SSAValue) -> bool:
-        """Whether ``operand`` comes from outside and varies along all of a tile."""
-        block = self.blocks.get(operand) if operand in self.inputs else None
-        return block is not None and all(atom.stride or atom.size == 1 for atom in block.dims)
-
-    # which free dims are looped over -----------------------------------------------------------------------------
-
-    def emit(self) -> None:
-        self.dying = last_uses(self.kernel, self.member, self.fusion.within)
-        self.turner = transposed.Turner.of(self.context, self.pool, self.plan)
-        self.crossing = Crossing.of(self.context, self.plan, self.pool)
-        if self.columns is not None:
-            self.columns.begin(self.tiles)
-        if self._are_long():
-            self._emit_stages()
-        else:
-            self._emit_tiles()
-        for pool in self._pools():
-            pool.free()
-        if self.columns is not None:
-            self.columns.end()
-
-    def _emit_tiles(self) -> None:
-        """Emit tiles that hold whole rows."""
-        loaded = [
-            value
-            for value in self.inputs
-            if self.blocks[value].alloc.space is Space.HBM and all(atom.stride for atom in self.blocks[value].dims[1:])
-        ]
-        resident = self._resident()
-        tiles_of = tiles_alive(self.kernel, [*loaded, *self.plan.iotas], self.dying, {*self.fusion.within}, resident)
-        own, timing = tiles_of.element_bytes, self.builder.timing
-        streamed = [self.blocks[value] for value in self.inputs if value not in {*self.plan.transposed, *resident}]
-        # sums over the partitions are within a bank, whatever lies between the elements of an array
-        made = [self.blocks[value] for value in self.blocks if value not in self.inputs and value not in resident]
-        again = [block for block in streamed if not (is_column(block, range(1, len(self.sizes) + 1)) or is_row(block))]
-        around = (again, made) if self.crossing is None else ([], [])
-        cut = partial(loops_around, timing, around, self.sizes, self._whole)
-        alive = own + ceil(sum(between(timing, block) * elements_of(block) for block in streamed) / prod(self.sizes))
-        room = int(self.builder.sbuf.largest_gap() * 0.95)
-        repeated = self.inputs.keys() - {*resident, *loaded}
-        wanted = {value: spread_bytes(self.blocks[value]) for value in self.inputs if self._is_spread(value)}
-        least = self._bytes_of(tiles_of, repeated - wanted.keys(), smallest := cut(LEAST_TILE))
-        if sum(wanted.values()) > room - least:
-            least = self._bytes_of(tiles_of, repeated, smallest)
-        rows = kept_in(wanted, room - least)
-        repeated -= rows.keys()
-        room -= sum(rows.values())
-        staying = kept_in(self._columns(), room - least)
-        room -= sum(staying.values())
-        elements = tile_elements(
-            self.builder, self.plan, self.blocks, self.inputs, self.sizes, self.walk, self.ops, room // (2 * alive)
-        )
-        elements = whole_runs(self.builder, self.plan, self.sizes, self.reduced, elements, room // (2 * alive))
-        taken = partial(self._bytes_of, tiles_of, repeated)
-        loops = within(room, streamed, self.sizes, elements, cut, taken, timing)
-        self._spread(rows, loops)
-        steps = [dict(loops).get(dim, size) for dim, size in enumerate(self.sizes)]
-        room = max(room, int(self.builder.sbuf.largest_gap() * 0.95) - sum(staying.values()))  # rows are there now
-        aligned = max(own * prod(steps), self._bytes_of(tiles_of, (), loops))
-        more = gathered_bytes(timing, streamed, loops)
-        self._overlap(loops, steps, own * prod(steps), aligned, more, room, loaded)
-        tiles = UNROLL if self.overlap.interleaved else self.overlap.under_way
-        if loops or own * prod(steps) + more > room:
-            fit(self.loads, streamed, loops, aligned, room // tiles)
-        kept = self._keep_columns(loops, staying)
-        self._defer_partitions(loops)
-        self.dying = last_uses(self.kernel, self.member, self.fusion.within)
-        body = self._body()
-        kernel, iotas = self.kernel, self.plan.iotas
-        self._nest(
-            loops,
-            {},
-            self.blocks,
-            lambda starts, blocks: body.steps(starts, blocks, Round(kernel.ops, self.dying, self.inputs, iotas)),
-        )
-        self._store_columns(kept)
-
-    def _defer_partitions(self, loops: Sequence[tuple[int, int]]) -> None:
-        """Let instructions read values of one a partition where they lie, of tiles of ``loops``."""
-        self.operands.partition_places = defer_partitions(
-            self.kernel, self.member, self.blocks, dict(loops), self.fusion, self.context.splat
-        )
-
-    def _store_columns(self, kept: Sequence[tuple[Block, Block]]) -> None:
-        """Store columns that stayed: (home, tile)."""
-        for home, column in kept:
-            varying = [0, *(dim for dim, atom in enumerate(home.dims) if dim and atom.stride)]
-            put(self.builder, home.select(varying), column.select(varying), Stream.DMA_STORE)
-
-    def _resident(self) -> set[hlo.SSAValue]:
-        """Arrays that lie on chip already, or are to stay there."""
-        return {value for value, block in self.blocks.items() if block.alloc.space is not Space.HBM}
-
-    def _columns(self) -> dict[hlo.SSAValue, int]:
-        """Arrays that may be kept as columns, and the bytes a partition that each takes."""
-        free, alignment = range(1, len(self.sizes) + 1), self.builder.sbuf.alignment
-        some = {value: block for value, block in self.blocks.items() if self.crossing is None or value in self.inputs}
-        columns = {value: block for value, block in unmirrored(some) if is_column(block, free)}
-        return {value: up(column_bytes(self.builder.timing, block), alignment) for value, block in columns.items()}
-
-    def _spread(self, rows: Iterable[hlo.SSAValue], loops: Sequence[tuple[int, int]]) -> None:
-        """Repeat ``rows`` over the partitions once, where ``loops`` would load them again."""
-        for value in rows:
-            if self._is_reread(value, loops) and all(not self.blocks[value].dims[dim + 1].stride for dim, _ in loops):
-                self.blocks[value] = spread_row(self.context, self.pool, value, self.blocks[value], self.partitions)
-
-    def _body(self) -> Body:
-        return Body(
-            self.context,
-            self.plan,
-            self.member,
-            self.tiles,
-            self.fusion,
-            self.operands,
-            self.inputs,
-            self.sums,
-            self._signed,
-            self.counting,
-            self.turner,
-            self.columns,
-            self.crossing,
-            self.pool,
-            self.loads,
-            self.stores,
-        )
-
-    def _are_long(self) -> bool:
-        """Whether ``STAGED`` tiles of whole rows do not fit."""
-        if not self.kernel.reduced or self.kernel.folded or self.kernel.scanned >= 0 or self.crossing is not None:
-            return False
-        inputs = [value for value in self.inputs if self.blocks[value].alloc.space is Space.HBM]
-        alive = tiles_alive(self.kernel, [*self.plan.iotas], self.dying, {*self.fusion.within}, self._resident())
-        rows = loops_of(self.sizes, self._whole, 1)
-        return STAGED * self._bytes_of(alive, inputs, rows) > self.builder.sbuf.largest_gap() * 0.95
-
-    def _emit_stages(self) -> None:
-        """Emit long rows stage by stage: operands that rows have in common and columns stay if there is room enough."""
-        alignment, timing, kernel = self.builder.sbuf.alignment, self.builder.timing, self.kernel
-        folded = {dim for dim, reduced in enumerate(self.reduced) if reduced}
-        loops = loops_of(self.sizes, folded, 1)
-        room = self.builder.sbuf.largest_gap()
-        staying = kept_in(self._columns(), room // 8)
-        rows = {value: spread_bytes(self.blocks[value]) for value in self.inputs if self._is_spread(value)}
-        self._spread(kept_in(rows, room // 3), loops)
-        kept = self._keep_columns(loops, staying)
-        self._defer_partitions(loops)
-        on_chip = self._resident()
-        along = {
-            value: self.blocks[value]
-            for value in self.inputs
-            if value not in on_chip and any(self.blocks[value].dims[dim + 1].stride for dim in folded)
-        }
-        loaded = {
-            value: all(atom.stride for atom in block.dims[1:]) and gathered(timing, block) is None
-            for value, block in along.items()
-        } | dict.fromkeys(self.plan.iotas, False)
-        wanted = {value for value in self.blocks if value not in self.inputs}
-        stages = stages_of(kernel, self.member, self.fusion, wanted, on_chip)
-        sizes = [size if reduced else 1 for size, reduced in zip(self.sizes, self.reduced, strict=True)]
-        room = int(self.builder.sbuf.largest_gap() * 0.9)
-        staged = choose_stages(kernel, stages, timing, sizes, loaded, {*self.fusion.within}, room, alignment)
-        self.pool.buffers = staged.buffers
-        more = gathered_bytes(timing, [*along.values()], [*loops, *staged.loops])
-        self.pool.gathers = more * staged.buffers * (staged.under_way + 1) <= room // 2
-        with TilePool(self.builder, self.pool.name, max(1, staged.kept_buffers)) as held:
-            sections = Sections(self._body(), staged, held)
-            self._nest(loops, {}, self.blocks, sections.steps)
-        self._store_columns(kept)
-
-    def _keep_columns(
-        self, loops: Sequence[tuple[int, int]], staying: Container[hlo.SSAValue]
-    ) -> list[tuple[Block, Block]]:
-        """Tiles for few elements a partition that stay during all loops: (home, tile) of results, stored after them."""
-        kept: list[tuple[Block, Block]] = []
-        for value, block in self.blocks.items():
-            if value not in staying or value in self.plan.transposed:
-                continue
-            if not is_column(block, [dim + 1 for dim, _ in loops]):
-                continue
-            if value in self.inputs:
-                self.blocks[value] = keep_column(self.context, self.pool, value, block, self.partitions)
-            elif self.kernel.reduced:
-                self.blocks[value] = column_of(self.pool, block, self.partitions)
-                kept.append((block, self.blocks[value]))
-        return kept
-
-    def _overlap(
-        self,
-        loops: Sequence[tuple[int, int]],
-        steps: Sequence[int],
-        least: int,
-        aligned: int,
-        between: int,
-        room: int,
-        loaded: Sequence[hlo.SSAValue],
-    ) -> None:
-        """How tiles of ``steps`` elements along each free dim follow each other, with ``between`` bytes for what lies
-        between the elements that are loaded; see ``overlap.Tiles``.
-        """
-        kernel, alignment, counted = self.kernel, self.builder.sbuf.alignment, counted_axes(self.plan)
-        streamed = [b for b in self.blocks.values() if b.alloc.space is Space.HBM and all(a.stride for a in b.dims)]
-        stored = {
-            value: up(prod(steps) * itemsize(block.dtype), alignment)
-            for value, block in self.blocks.items()
-            if value not in self.inputs and block.alloc.space is Space.HBM and not kernel.is_row(hlo.shape_of(value))
-        }
-        at_once = {op.results[0] for index, op in enumerate(kernel.ops) if op.results[0] in self.dying.get(index, ())}
-        elsewhere = {*loaded, *stored, *self._resident()}
-        read = [up(prod(steps) * itemsize(self.blocks[value].dtype), alignment) for value in loaded]
-        made = tiles_alive(kernel, [*self.plan.iotas], self.dying, {*self.fusion.within}, elsewhere)
-        tiles = Tiles(
-            kernel=kernel,
-            loops=tuple(loops),
-            sizes=tuple(self.sizes),
-            steps=tuple(steps),
-            reduced=tuple(self.reduced),
-            ops=self.ops,
-            streamed=sum(itemsize(block.dtype) for block in streamed) * self.partitions,
-            independent=not self.plan.transposed and not counted,
-            least=least + between,
-            aligned=aligned + between,
-            room=room,
-            read=sum(read) + between,
-            made=self._bytes_of(made, (), loops),
-            written=sum(nbytes for value, nbytes in stored.items() if value in at_once),
-            kept=sum(nbytes for value, nbytes in stored.items() if value not in at_once),
-        )
-        self.overlap = overlap_of(tiles, self.builder.timing)
-        self.pool.buffers = self.overlap.buffers
-        if self.overlap.loading:
-            self.loads = TilePool(self.builder, self.pool.name, self.overlap.loading)
-            self.stores = TilePool(self.builder, self.pool.name, self.overlap.storing)
-
-    def _bytes_of(self, alive: Alive, repeated: Collection[hlo.SSAValue], loops: Sequence[tuple[int, int]]) -> int:
-        """Bytes a partition of one tile of each of ``alive``, and of inputs that are ``repeated`` in part."""
-        sizes = {**dict(enumerate(self.sizes)), **dict(loops)}
-        alignment = self.builder.sbuf.alignment
-        row = prod(size for dim, size in sizes.items() if self.reduced[dim])
-        nbytes = alive.aligned(prod(sizes.values()), prod(sizes.values()) // row, alignment)
-        for value in repeated:
-            block = self.blocks[value]
-            elements = prod(sizes[dim] for dim, atom in enumerate(block.dims[1:]) if atom.stride)
-            nbytes += up(elements * itemsize(block.dtype), alignment)
-        return max(1, nbytes)
-
-    def _is_spread(self, value: hlo.SSAValue) -> bool:
-        """Whether ``value`` is a row that all partitions read in the same tiles again and again."""
-        folds = self.kernel.scanned >= 0 or self.kernel.reduced > 0 or self.kernel.folded > 0
-        return folds and self.partitions > 8 and is_row(self.blocks[value]) and value not in self._signed
-
-    def _is_reread(self, value: hlo.SSAValue, loops: Sequence[tuple[int, int]]) -> bool:
-        """Whether scans or many tiles read such a row, or several one that is too long to be repeated for each."""
-        tiles = tile_count(self.sizes, loops)
-        long = elements_of(self.blocks[value]) > 2 * self.builder.sizes.bank_columns
-        return self.kernel.scanned >= 0 or tiles >= (2 if long else SPREAD_TILES)
-
-    def _nest(self, loops: list[tuple[int, int]], starts: Starts, blocks: Blocks, tile: Tile) -> None:
-        if not loops:
-            deque(tile(starts, blocks), 0)
-            return
-        (dim, step), *inner = loops
-        if self.overlap.under_way > 1 and 2 * tile_count(self.sizes, inner) <= BODY:
-            count = sum(op not in self.fusion for op in self.kernel.ops)
-            staggered = Staggered(self.builder, self.sizes, tile, count, self.overlap.under_way)
-            staggered.emit(loops, starts, blocks)
-            return
-        for start, tiles, size in self.builder.tiles(self.sizes[dim], step):
-            counted = tiles > UNROLL and self.counting.axis(dim) in counted_axes(self.plan)
-            weight = self.counting.weight(dim)
-            if counted:
-                self.counting.start(dim, start * weight)
-            bodies: list[Iterator[None]] = []
-            for index in self.builder.each(tiles, UNROLL):
-                position = index * size + start
-                cut = {value: block.index(dim + 1, position, size) for value, block in blocks.items()}
-                if self.overlap.interleaved:
-                    bodies.append(tile({**starts, dim: (position, size)}, cut))
-                    if len(bodies) == tiles:
-                        deque(chain.from_iterable(zip(*bodies, strict=True)), 0)
-                    continue
-                self._nest(inner, {**starts, dim: (position, size)}, cut, tile)
-                if counted:
-                    self.counting.step(dim, size * weight)
-            self.counting.counters.pop(dim, None)

@@ -15,7 +15,7 @@ from neuronx_cc.codegen.maps import order as map_order
 from neuronx_cc.codegen.maps.between import MOST_KEPT, cut_by, finest, gathered
 from neuronx_cc.codegen.maps.parts import LEAST_TILE
 from neuronx_cc.codegen.maps.plan import MapPlan, resident_view
-from neuronx_cc.codegen.maps.space import loops_of, streamed_elements
+from neuronx_cc.codegen.maps.space import keeps_partitions, loops_of, rows_of, streamed_elements
 from neuronx_cc.codegen.maps.spread import Partitions
 from neuronx_cc.codegen.movement import crossed
 from neuronx_cc.codegen.movement.relayout_plan import dims_of, direct_run, ordered
@@ -64,16 +64,23 @@ def moved(context: Context, plan: MapPlan, others: Sequence[View], view: View, i
     kernel, partitions, timing = plan.kernel, plan.partitions, context.timing
     if partitions is None:
         return None
-    axis = partitions.axis
-    whole = kernel.shape[axis] - kernel.shape[axis] % (partitions.size * partitions.inner)
+    axes = {partitions.axis: partitions.step, partitions.group_axis: partitions.groups}
+    shape = tuple(size - size % axes.get(axis, 1) for axis, size in enumerate(kernel.shape))
     # steps of a scan lie in whichever order suits it
     near = [each for each in others if not each.in_sbuf and kernel.scanned < 0]
     full = (each.broadcast(kernel.shape, range(len(each.dims))) for each in (view, *near))
-    boxes = [each.slice(axis, 0, whole) for each in full]
+    boxes = [_box(each, shape) for each in full]
     if boxes[0] is None:
         return None
-    shape = (*kernel.shape[:axis], whole, *kernel.shape[axis + 1 :])
     return _tiles(timing, kernel, shape, partitions, [box for box in boxes if box is not None], is_row)
+
+
+def _box(view: View, shape: Sequence[int]) -> View | None:
+    """Its elements of a box of ``shape``, which begins where it does; None where that is no view."""
+    part: View | None = view
+    for axis, size in enumerate(shape):
+        part = None if part is None else part.slice(axis, 0, size)
+    return part
 
 
 def _tiles(
@@ -86,10 +93,13 @@ def _tiles(
     if space is None:
         views = views[:1]
         space = align([template, *views], shape, frozenset([rows]))
-    if space is None or sum(atom.partition for atom in space.atoms[0]) != 1:
+    if (
+        space is None
+        or not (partition_dims := map_order.partition_dims(space))
+        or not keeps_partitions(template, space)
+    ):
         return None
-    at = map_order.partition_dim(space)
-    order = [dim for dim in range(len(space.sizes)) if dim != at]
+    order = [dim for dim in range(len(space.sizes)) if dim not in partition_dims]
     if kernel.scanned < 0:
         order = map_order.order(timing, space, views, kernel, -1)
     size = itemsize(views[0].dtype)
@@ -100,7 +110,8 @@ def _tiles(
     free = [Atom(steps.get(place, sizes[place]), space.atoms[1][dim].stride) for place, dim in kept]
     if not is_row:
         free = [atom for atom in free if atom.stride]
-    head = space.atoms[1][at]
+    head = rows_of(space.atoms[1], partition_dims)
+    assert head is not None, "the template has partitions"
     total = prod(space.sizes[dim] for _, dim in kept if is_row or space.atoms[1][dim].stride)
     there = Block(views[0].alloc, views[0].dtype, views[0].start, (head, *free))
     row = prod(each for each, folds in zip(sizes, folded, strict=True) if folds)
@@ -157,15 +168,34 @@ def loops_around(
     if len(ways) == 1:
         return ways[0]
 
-    def time(loops: Sequence[tuple[int, int]]) -> float:
-        parts = prod(sizes) / prod(dict(loops).get(dim, size) for dim, size in enumerate(sizes))
-        tiles = [[_varying(cut_by(block, loops)) for block in blocks] for blocks in arrays]
-        moving = [[Moved(block, _tile(block), parts, False) for block in blocks] for blocks in tiles]
-        ns = sum(each.loaded_ns(timing) for each in moving[0]) + sum(each.stored_ns(timing) for each in moving[1])
-        return ns * (1 + 2 / parts)  # nothing else moves while the first tile comes and the last one goes
+    times = [_moving_ns(timing, arrays, sizes, loops) for loops in ways]
+    return ways[times.index(min(times))] if map_order.CLEARLY * min(times) < times[0] else ways[0]
 
-    best = min(ways, key=time)
-    return best if map_order.CLEARLY * time(best) < time(ways[0]) else ways[0]
+
+Loops = list[tuple[int, int]]
+
+
+def sooner(
+    timing: Timing, arrays: tuple[Sequence[Block], Sequence[Block]], sizes: Sequence[int], loops: Loops, alone: Loops
+) -> Loops:
+    """``loops`` of tiles that are loaded with what lies between their elements, or ``alone`` of tiles without."""
+    together, apart = (_moving_ns(timing, arrays, sizes, *way) for way in ((loops, False), (alone, True)))
+    return alone if map_order.CLEARLY * apart < together else loops
+
+
+def _moving_ns(
+    timing: Timing,
+    arrays: tuple[Sequence[Block], Sequence[Block]],
+    sizes: Sequence[int],
+    loops: Sequence[tuple[int, int]],
+    alone: bool = False,
+) -> float:
+    """Of all tiles of ``arrays``, that are loaded and stored; ``alone``: without what lies between their elements."""
+    parts = prod(sizes) / prod(dict(loops).get(dim, size) for dim, size in enumerate(sizes))
+    tiles = [[_varying(cut_by(block, loops)) for block in blocks] for blocks in arrays]
+    moving = [[Moved(block, _tile(block), parts, alone) for block in blocks] for blocks in tiles]
+    ns = sum(each.loaded_ns(timing) for each in moving[0]) + sum(each.stored_ns(timing) for each in moving[1])
+    return ns * (1 + 2 / parts)  # nothing else moves while the first tile comes and the last one goes
 
 
 def _varying(block: Block) -> Block:

@@ -20,9 +20,9 @@ CLEARLY = 1.5
 cut in another way."""
 
 
-def partition_dim(space: IterSpace) -> int:
-    """The dim that the template, the first view of ``space``, has on the partitions; -1 without any."""
-    return next((dim for dim, atom in enumerate(space.atoms[0]) if atom.partition), -1)
+def partition_dims(space: IterSpace) -> list[int]:
+    """The dims that the template, the first view of ``space``, has on the partitions: groups first."""
+    return [dim for dim, atom in enumerate(space.atoms[0]) if atom.partition]
 
 
 def paired(space: IterSpace, views: Sequence[View], kernel: Kernel, rows: int) -> tuple[IterSpace, int]:
@@ -32,9 +32,9 @@ def paired(space: IterSpace, views: Sequence[View], kernel: Kernel, rows: int) -
     at the full rate of the memory ports, where one of them would lie too far apart otherwise (hardware sheet 1.7).
     ``views`` are those after the template. ``rows``: axes that are not reduced.
     """
-    partitions = partition_dim(space)
+    partitions = partition_dims(space)
     scanned = [dim for dim in range(len(space.sizes)) if space.axes[dim] == kernel.scanned]
-    reduced = [dim for dim in range(len(space.sizes)) if space.axes[dim] >= rows and dim != partitions]
+    reduced = [dim for dim in range(len(space.sizes)) if space.axes[dim] >= rows and dim not in partitions]
     if len(scanned) != 1 or not reduced or scanned[0] in reduced or space.sizes[scanned[0]] < LEAST_SCANNED:
         return space, -1
     cut, along = reduced[-1], scanned[0]
@@ -54,15 +54,15 @@ def paired(space: IterSpace, views: Sequence[View], kernel: Kernel, rows: int) -
     return IterSpace(sizes, axes, atoms), cut + 1
 
 
-def repeats_row(view: View, atoms: Sequence[Atom], partitions: int) -> bool:
+def repeats_row(view: View, atoms: Sequence[Atom], partitions: Sequence[int]) -> bool:
     """Whether ``view`` is a row in HBM that all partitions read."""
-    return not view.in_sbuf and partitions >= 0 and not atoms[partitions].stride
+    return not view.in_sbuf and bool(partitions) and not any(atoms[dim].stride for dim in partitions)
 
 
 def order(timing: Timing, space: IterSpace, views: Sequence[View], kernel: Kernel, pair: int) -> list[int]:
     """The free dims; neighbours in HBM last, so that DMAs move large arrays there in runs, or most bytes of them."""
-    partitions = partition_dim(space)
-    free = [dim for dim in range(len(space.sizes)) if dim != partitions]
+    partitions = partition_dims(space)
+    free = [dim for dim in range(len(space.sizes)) if dim not in partitions]
     large = _large(timing, space, views, kernel)
     minor = {next((dim for dim in free if abs(atoms[dim].stride) == size), -1) for atoms, size, _ in large}
     inner = [*minor] if len(minor) == 1 else []
@@ -103,7 +103,7 @@ def _large(
         prod(atom.size for atom in atoms if atom.stride) * itemsize(v.dtype)
         for v, atoms in zip(views, space.atoms[1:], strict=True)
     ]
-    partitions, found = partition_dim(space), list[tuple[Sequence[Atom], int, int]]()
+    partitions, found = partition_dims(space), list[tuple[Sequence[Atom], int, int]]()
     for view, atoms, nbytes in zip(views, space.atoms[1:], taken, strict=True):
         spread = kernel.scanned >= 0 and repeats_row(view, atoms, partitions)
         size = itemsize(view.dtype)

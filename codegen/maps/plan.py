@@ -194,7 +194,10 @@ def resident_layout(timing: Timing, shape: hlo.Shape, most: int) -> tuple[int, C
 def lies_along(full: View, plan: MapPlan) -> bool:
     """Whether a view of the kernel's space has one step along the partitions and one from each group of them on."""
     partitions = plan.partitions
-    return partitions is None or is_laid_out(full, partitions.axis, partitions.size * partitions.inner)
+    return partitions is None or (
+        is_laid_out(full, partitions.axis, partitions.step)
+        and (partitions.groups == 1 or is_laid_out(full, partitions.group_axis, partitions.groups))
+    )
 
 
 def lies_across(view: View, partitions: Partitions, timing: Timing) -> bool:
@@ -259,6 +262,7 @@ def resident_bytes(context: Context, plan: MapPlan, value: hlo.SSAValue, step: i
     shape, partitions = hlo.shape_of(value), plan.partitions
     if (
         partitions is None
+        or partitions.groups > 1
         or only_stored(context, [value], step)
         or plan.is_shared(shape)
         or plan.gives_transposed(value)
@@ -282,18 +286,16 @@ def resident_view(alloc: Alloc, dtype: str, dims: Sequence[int], partitions: Par
     stride = itemsize(dtype)
     atoms: list[tuple[Atom, ...]] = []
     for axis in reversed(range(len(dims))):
-        pieces = [(dims[axis], False)]
+        pieces = [(dims[axis], 0)]
         if axis == partitions.axis:
-            pieces = [
-                (dims[axis] // (partitions.size * partitions.inner), False),
-                (partitions.size, True),
-                (partitions.inner, False),
-            ]
+            pieces = [(dims[axis] // partitions.step, 0), (partitions.size, 1), (partitions.inner, 0)]
+        elif axis == partitions.group_axis:
+            pieces = [(dims[axis] // partitions.groups, 0), (partitions.groups, partitions.size)]
         built = []
         for size, partition in reversed(pieces):
             if size == 1:
                 continue
-            built.append(Atom(size, 1 if partition else stride, partition))
+            built.append(Atom(size, partition or stride, partition > 0))
             stride *= 1 if partition else size
         atoms.append(tuple(reversed(built)))
     return View(alloc, dtype, Affine(alloc.lo), tuple(reversed(atoms)))

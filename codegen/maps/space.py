@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
+from functools import reduce
 from math import ceil, prod
 
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.emission.accesses import Alloc
 from neuronx_cc.codegen.emission.builder import Block
-from neuronx_cc.codegen.emission.views import Atom, IterSpace, View, align
+from neuronx_cc.codegen.emission.views import Atom, IterSpace, View, align, nested
 from neuronx_cc.codegen.maps import order as map_order
 from neuronx_cc.codegen.maps.axes import full_view
 from neuronx_cc.codegen.maps.plan import MapPlan, resident_view
@@ -25,13 +26,13 @@ Views = dict[hlo.SSAValue, View]
 
 @dataclass(frozen=True, slots=True)
 class TileSpace:
-    """The refined dims of the space: one of them on the partitions, the others free dims of the tiles."""
+    """The refined dims of the space: one or two of them on the partitions, the others free dims of the tiles."""
 
     space: IterSpace
-    partition_dim: int
-    """The dim of ``space`` on the partitions, -1 without any."""
+    partition_dims: list[int]
+    """The dims of ``space`` on the partitions; two are counted along neither."""
     partitions: int
-    """Its size."""
+    """Their size."""
     order: list[int]
     """The dim of ``space`` that each free dim is."""
     sizes: list[int]
@@ -70,7 +71,7 @@ def tile_space(
     apart = counted | {kernel.scanned} - {-1}
     fences = frozenset([rows, kernel.folded, *(fence for axis in apart for fence in (axis, axis + 1))])
     space = align([template, *views], shape, fences)
-    if space is None or sum(atom.partition for atom in space.atoms[0]) > 1:
+    if space is None or not keeps_partitions(template, space):
         # a view whose atoms do not nest with the partitions: go through a dense copy
         views = [
             view if _keeps_partitions(template, view, shape) else part(full_view(context.dense(value), kernel))
@@ -84,18 +85,18 @@ def tile_space(
                 space = align([template, *views], shape, fences)
     assert space is not None, "dense views align with anything"
     space, pair = map_order.paired(space, views, kernel, rows)
-    partition_dim = map_order.partition_dim(space)
+    partition_dims = map_order.partition_dims(space)
     order = map_order.order(context.timing, space, views, kernel, pair)
     scanned = [dim for dim in sorted(order) if space.axes[dim] == kernel.scanned]
 
     def block(view: View, atoms: list[Atom]) -> Block:
-        head = atoms[partition_dim] if partition_dim >= 0 else Atom(1, 1 if view.in_sbuf else 0, view.in_sbuf)
+        head = rows_of(atoms, partition_dims) or Atom(1, 1 if view.in_sbuf else 0, view.in_sbuf)
         return Block(view.alloc, view.dtype, view.start, (head, *(atoms[dim] for dim in order)))
 
     return TileSpace(
         space,
-        partition_dim,
-        space.sizes[partition_dim] if partition_dim >= 0 else 1,
+        partition_dims,
+        prod(space.sizes[dim] for dim in partition_dims),
         order,
         [space.sizes[dim] for dim in order],
         [space.axes[dim] >= rows for dim in order],
@@ -104,10 +105,20 @@ def tile_space(
     )
 
 
+def rows_of(atoms: Sequence[Atom], partition_dims: Sequence[int]) -> Atom | None:
+    """Those of ``atoms`` that lie on the partitions, as one; None without any."""
+    return reduce(nested, (atoms[dim] for dim in partition_dims)) if partition_dims else None
+
+
+def keeps_partitions(template: View, space: IterSpace) -> bool:
+    """Whether arrays of ``space`` have one stride along each dim that ``template``, the first, has on partitions."""
+    return len(map_order.partition_dims(space)) == sum(atom.partition for atoms in template.dims for atom in atoms)
+
+
 def _keeps_partitions(template: View, view: View, shape: tuple[int, ...]) -> bool:
-    """Whether ``view`` has one stride along the partitions of ``template``."""
+    """The same of ``view`` alone."""
     space = align([template, view], shape)
-    return space is not None and sum(atom.partition for atom in space.atoms[0]) <= 1
+    return space is not None and keeps_partitions(template, space)
 
 
 def loops_of(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from math import prod
 
 from neuronx_cc.ir.isa.timing import Timing
@@ -14,15 +14,42 @@ FULL = 96
 """Partitions that are enough not to take another number of them, which leaves a rest."""
 CUT_STEPS = 1.1
 """How many times the tiles that are least an axis may take before it is cut into full ones and a rest."""
+GROUPED = 1.2
+"""How many times more partitions, or longer runs, two axes have to give than one."""
+MOST_GROUPS = 16
+"""Indices of an axis that have partitions of their own side by side: a DMA each moves a tile."""
 
 
 @dataclass(frozen=True, slots=True)
 class Partitions:
-    """Which elements lie on the partitions: index along ``axis`` is (outer, partition, inner)."""
+    """Which elements lie on the partitions: index along ``axis`` is (outer, partition, inner).
+
+    Each of ``groups`` indices of ``group_axis``, which is ahead of ``axis`` in memory, has ``size`` partitions.
+    """
 
     axis: int
     size: int
     inner: int
+    groups: int = 1
+    group_axis: int = -1
+
+    @property
+    def count(self) -> int:
+        """All partitions."""
+        return self.groups * self.size
+
+    @property
+    def step(self) -> int:
+        """Neighbours along ``axis`` that all partitions have."""
+        return self.size * self.inner
+
+    def of_rest(self, shape: Sequence[int], axis: int, rest: int) -> Partitions:
+        """For the ``rest`` indices that it leaves of one of its axes, of ``shape``."""
+        if axis == self.axis:
+            size = partition_divisor(rest, 128 // self.groups)
+            return replace(self, size=size, inner=rest // size)
+        size = partition_divisor(shape[self.axis], 128 // rest)
+        return Partitions(self.axis, size, shape[self.axis] // size, rest, axis)
 
 
 def partition_divisor(size: int, most: int = 128) -> int:
@@ -32,7 +59,7 @@ def partition_divisor(size: int, most: int = 128) -> int:
 
 def divides(shape: Sequence[int], partitions: Partitions) -> bool:
     """Whether ``partitions`` hold equal parts of their axis."""
-    return shape[partitions.axis] % (partitions.size * partitions.inner) == 0
+    return shape[partitions.axis] % partitions.step == 0 and shape[partitions.group_axis] % partitions.groups == 0
 
 
 def fill_partitions(shape: Sequence[int], axes: Sequence[int], flat: bool) -> Partitions:
@@ -70,8 +97,32 @@ def streaming_partitions(timing: Timing, shape: Sequence[int], axes: Sequence[in
     return in_runs(axis, shape[axis])
 
 
-def in_runs(axis: int, size: int) -> Partitions:
-    """Neighbours along an axis on each partition, of which a number that does not divide ``size`` leaves a rest."""
-    whole = partition_divisor(size)
-    count = whole if whole >= FULL else min(128, size)
+def in_runs(axis: int, size: int, most: int = 128) -> Partitions:
+    """Neighbours along an axis on each of ``most`` partitions, which may leave a rest of ``size``, or equal parts."""
+    whole = partition_divisor(size, most)
+    count = whole if 128 * whole >= FULL * most else min(most, size)
     return Partitions(axis, count, size // count)
+
+
+def grouped(
+    timing: Timing, shape: Sequence[int], axes: Sequence[int], run: Callable[[Partitions], int]
+) -> Iterator[Partitions]:
+    """Two of ``axes`` on the partitions, where that fills more of them with longer runs than any one of them does.
+
+    ``run``: bytes that are neighbours in memory and go to one partition.
+    """
+
+    def worth(partitions: Partitions) -> float:
+        return partitions.count * min(1.0, run(partitions) / timing.long_run)
+
+    alone = max((worth(in_runs(axis, shape[axis])) for axis in axes), default=0.0)
+    for at, group in enumerate(axes):
+        for axis in axes[at + 1 :]:
+            found = [
+                replace(in_runs(axis, shape[axis], timing.sizes.partitions // groups), groups=groups, group_axis=group)
+                for groups in range(2, min(MOST_GROUPS, shape[group]) + 1)
+                if shape[group] % groups == 0 or groups == MOST_GROUPS
+            ]
+            best = max((each for each in found if each.size > 1), key=worth, default=None)
+            if best is not None and worth(best) > GROUPED * alone:
+                yield best

@@ -64,7 +64,8 @@ def _others(plan: MapPlan, value: hlo.SSAValue) -> Iterator[View]:
         return
     yield partitions_first(dense, plan.kernel, partitions.axis)
     dims = plan.kernel.rows if plan.kernel.is_row(shape) else plan.kernel.shape
-    if plan.kernel.scanned < 0 and partitions.axis < len(dims) and divides(dims, partitions):
+    alone = partitions.groups == 1 and plan.kernel.scanned < 0
+    if alone and partitions.axis < len(dims) and divides(dims, partitions):
         held = resident_view(dense.alloc, shape.dtype, dims, partitions)
         step = prod(dims) // partitions.size * itemsize(shape.dtype)
         atoms = tuple(tuple(Atom(a.size, step) if a.partition else a for a in each) for each in held.dims)
@@ -86,7 +87,7 @@ def _time(context: Context, plan: MapPlan, value: hlo.SSAValue, inputs: Sequence
     if tiles is None or partitions is None:
         return 0.0
     ns = tiles.stored_ns(timing)
-    if is_row and partitions.inner == 1 and not kernel.joined:
+    if is_row and partitions.inner == partitions.groups == 1 and not kernel.joined:
         # few values a partition stay until all are there
         whole = [size - size % partitions.size * (axis == partitions.axis) for axis, size in enumerate(kernel.rows)]
         tile = resident_view(Alloc(Space.SBUF, 0, 0), shape.dtype, whole, partitions)

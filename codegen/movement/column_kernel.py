@@ -10,6 +10,7 @@ from math import ceil, prod
 
 from neuronx_cc.codegen.emission.builder import Block, Builder, merge_free
 from neuronx_cc.codegen.emission.tiles import TilePool, tile_in
+from neuronx_cc.codegen.emission.views import Nested
 from neuronx_cc.codegen.movement import transfer
 from neuronx_cc.codegen.movement.transpose_kernel import turn_squares
 from neuronx_cc.ir.isa.limits import PARTITIONS
@@ -51,7 +52,7 @@ def _applies(builder: Builder, target: Block, source: Block) -> bool:
     """Whether single elements would be moved that are neighbours in memory, and SBUF has room for them as rows."""
     partitions = target.dims[0]
     casts = target.dtype != source.dtype and not {target.dtype, source.dtype} <= FLOATS
-    if casts or source.dims[0].stride != itemsize(source.dtype):
+    if casts or isinstance(source.dims[0], Nested) or source.dims[0].stride != itemsize(source.dtype):
         return False
     target, source = merge_free([target, source])
     if len(source.dims) != 2 or source.dims[1].size > PARTITIONS:

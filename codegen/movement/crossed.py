@@ -11,6 +11,7 @@ from math import ceil, prod
 
 from neuronx_cc.codegen.emission.builder import Affine, Block, Builder, emit_over, merge_free
 from neuronx_cc.codegen.emission.tiles import TilePool
+from neuronx_cc.codegen.emission.views import Nested
 from neuronx_cc.codegen.movement.transpose_kernel import turn_squares
 from neuronx_cc.ir.isa.limits import PARTITIONS
 from neuronx_cc.ir.isa.program import Space, Stream
@@ -76,6 +77,8 @@ def _crossed(target: Block, source: Block) -> tuple[Block, Block] | None:
     if not on_chip or target.alloc.space is not Space.HBM or not target.dtype == source.dtype in NUMBER:
         return None
     if target.dims[0].stride != itemsize(target.dtype) or target.dims[0].size == 1:
+        return None
+    if isinstance(target.dims[0], Nested):
         return None
     target, source = merge_free([target, source])
     if len(source.dims) < 2 or any(atom.stride == 0 for atom in target.dims):

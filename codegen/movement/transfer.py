@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from math import inf, prod
 
 from neuronx_cc.codegen.emission.builder import Block, Builder, emit_over
-from neuronx_cc.codegen.emission.views import Atom, View, align
+from neuronx_cc.codegen.emission.views import Atom, Nested, View, align
 from neuronx_cc.codegen.movement import crossed, relayout_kernel, relayout_plan, transpose_kernel
 from neuronx_cc.ir.isa.program import Space, Stream
 from neuronx_cc.ir.isa.rules import MAX_COUNT
@@ -163,7 +163,11 @@ def _in_runs(timing: Timing, target: Block, source: Block) -> bool:
 
 
 def copy(builder: Builder, target: Block, source: Block, stream: Stream) -> None:
-    """One DMA, or a loop of them where a dim is longer than an access pattern counts."""
+    """One DMA, or several: of each group of rows, and in a loop where a dim is longer than an access pattern counts."""
+    if any(isinstance(block.dims[0], Nested) for block in (target, source)):
+        for there, here in zip(*_groups(target, source), strict=True):
+            copy(builder, there, here, stream)
+        return
     for dim, atom in enumerate(target.dims):
         if atom.size > MAX_COUNT:
             inner = next((size for size in range(32768, 511, -1) if atom.size % size == 0), 0)
@@ -176,6 +180,19 @@ def copy(builder: Builder, target: Block, source: Block, stream: Stream) -> None
     if not target.dims[0].partition and not source.dims[0].partition:
         target, source = _spread(target, source)
     emit_over(builder, "dma_copy", stream, [target], [source])
+
+
+def _groups(*blocks: Block) -> Iterator[list[Block]]:
+    """The groups of rows of each of ``blocks``, of which the one in HBM has some."""
+    groups, rows = next(atom.levels for atom in (block.dims[0] for block in blocks) if isinstance(atom, Nested))
+    for block in blocks:
+        if isinstance(block.dims[0], Nested):
+            one = block.of((rows, *block.dims[1:]))
+            yield [one.moved(group * groups.stride) for group in range(groups.size)]
+        else:
+            assert block.dims[0].partition, "groups of rows go to partitions"
+            firsts = (block.partition + group * rows.size for group in range(groups.size))
+            yield [block.on_partitions(rows.size, first) for first in firsts]
 
 
 def _split(block: Block, dim: int, inner: int) -> Block:

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from math import prod
 
 from neuronx_cc.codegen.context import Context, squeezed
 from neuronx_cc.codegen.dots.transpose import Transposer
-from neuronx_cc.codegen.emission.builder import Affine, Block, Ring, merge_free
+from neuronx_cc.codegen.emission.builder import Affine, Block, Ring, emit_over, merge_free
 from neuronx_cc.codegen.emission.emitter import Emitter, Splat
 from neuronx_cc.codegen.emission.ones import add_up
 from neuronx_cc.codegen.emission.tiles import TilePool, no_room, tile_in
-from neuronx_cc.codegen.emission.views import Atom, View, align, outermost, unplaced
+from neuronx_cc.codegen.emission.views import Atom, View, align, nested, outermost, unplaced
 from neuronx_cc.codegen.maps import bits, elementwise
 from neuronx_cc.codegen.maps.plan import load_stream
 from neuronx_cc.codegen.maps.row_reduction import reduce_rows
@@ -167,7 +168,7 @@ class _Reduce:
         kept, folded = ([dim for dim, each in enumerate(dims) if each.kept is which] for which in (True, False))
         nothing = _Part(Affine(), 1, 1)
         for block in self._over(kept, [nothing for _ in dims]):
-            if is_one_tile(self.problem, self.schedule):
+            if is_one_tile(self.problem, self.schedule) and not self.problem.adds:
                 for tile in self._over(folded, block):
                     self._finish(tile, self._alone(tile))
                 continue
@@ -245,7 +246,7 @@ class _Reduce:
 
     def _load(self, tile: list[_Part]) -> Block:
         """[partitions, a part of every dim] of the operand."""
-        dims, schedule, offset = self.problem.dims, self.schedule, self.view.start
+        dims, offset = self.problem.dims, self.view.start
         for part, dim in zip(tile, dims, strict=True):
             if not dim.partition:
                 offset = offset + part.at * dim.stride
@@ -254,19 +255,32 @@ class _Reduce:
         if self.problem.on_chip:
             free = tuple(Atom(1, 0) if dim.partition else atom for atom, dim in zip(free, dims, strict=True))
             return Block(self.view.alloc, self.view.dtype, offset, (Atom(partitions, 1, True), *free))
-        step = dims[schedule.last].stride * schedule.inner
-        source = Block(self.view.alloc, self.view.dtype, offset, (Atom(partitions, step), *free))
+        source = Block(self.view.alloc, self.view.dtype, offset, (self._rows_of(tile, [d.stride for d in dims]), *free))
         loaded = self._tile("operand", [part.size for part in tile], self.view.dtype, partitions)
         copy(self.context.builder, loaded, source, self._queue())
         return loaded
+
+    def _rows_of(self, tile: Sequence[_Part], strides: Sequence[int]) -> Atom:
+        """What lies on the partitions of an array whose dims have ``strides``."""
+        inside = [dim for dim, part in enumerate(tile) if part.partitions > 1]
+        rows = (Atom(tile[dim].partitions, strides[dim] * self.schedule.step(dim)) for dim in inside)
+        return reduce(nested, rows) if inside else Atom(1, 0)
 
     def _queue(self) -> Stream:
         return load_stream(self.op.operands[0])
 
     def _multiply(self, source: Block, sums: Block) -> None:
         """Add up all partitions of a tile in PSUM: parts of it lie beside each other there, as many as fit."""
-        self.context.builder.emit("load_stationary", Stream.TENSOR, [], [self._ones(source)])
-        add_up(self.context.builder, sums, source)
+        builder = self.context.builder
+        builder.emit("load_stationary", Stream.TENSOR, [], [self._ones(source)])
+        if self._is_one_product([atom.size for atom in sums.dims[1:]]):
+            emit_over(builder, "multiply_moving", Stream.TENSOR, [sums], [source])
+        else:
+            add_up(builder, sums, source)
+
+    def _is_one_product(self, sizes: Sequence[int]) -> bool:
+        """Whether all of a block is one, whose sums have ``sizes``, to which nothing is added."""
+        return is_one_tile(self.problem, self.schedule) and prod(sizes) == self.schedule.columns
 
     def _ones(self, like: Block) -> Block:
         return self.ones.of((like.dims[0], self.ones.dims[1]))
@@ -282,9 +296,14 @@ class _Reduce:
             bank = self.rings.get("bank") or self.rings.setdefault("bank", self.pool.psum(BUFFERS, "sums"))
             sizes = self._columns(widest)
             sums = tile_in(builder, bank, sizes, "f32", 1)
-            # on Scalar, for Vector, which folds the sums before these, would let TensorE wait until it has
-            nothing = replace(self.zero, dims=(sums.dims[0], Atom(prod(sizes), 0)))
-            builder.emit("activation", Stream.SCALAR, [sums.flat()], [nothing], ["copy"], [1.0])
+            if self._is_one_product(sizes):
+                return sums
+            # by the engine that does not finish the sums before these, or TensorE would wait until it has
+            if any(size > 1 and not stays for size, stays in zip(sizes, kept, strict=True)):
+                nothing = replace(self.zero, dims=(sums.dims[0], Atom(prod(sizes), 0)))
+                builder.emit("activation", Stream.SCALAR, [sums.flat()], [nothing], ["copy"], [1.0])
+            else:
+                builder.memset(sums.flat(), 0.0)
             return sums
         sizes = [part.size for part, stays in zip(widest, kept, strict=True) if stays]
         sums = self._tile("sums", sizes, self.problem.acc, prod(part.partitions for part in widest))
@@ -314,28 +333,27 @@ class _Reduce:
                 reduce_rows(self.emitter, "add", total, reduce_or_copy)
             else:
                 self.emitter.leave(total, reduce_or_copy)
-            self._store(total, self._result(widest, moving, 1, 0))
+            self._store(total, self._result(widest, moving, Atom(1, 0)))
             return
         inside = [dim for dim in range(self.schedule.first, self.schedule.last + 1) if widest[dim].partitions > 1]
         if all(dims[dim].kept for dim in inside):
-            step = dims[inside[-1]].out * self.schedule.step(inside[-1]) if inside else 0
-            self._store(sums, self._result(widest, kept, sums.dims[0].size, step))
+            self._store(sums, self._result(widest, kept, self._rows_of(widest, [dim.out for dim in dims])))
         elif not any(dims[dim].kept for dim in inside) and (
             self.problem.adds or gathers(self.problem, self.schedule, self.context.timing)
         ):
             total = self._tile("total", [widest[dim].size for dim in kept], self.problem.acc, 1)
             self._across(total.flat(), sums.flat())
-            self._store(total, self._result(widest, kept, 1, 0))
+            self._store(total, self._result(widest, kept, Atom(1, 0)))
         else:
             self._transposed(widest, sums, kept, inside)
 
-    def _result(self, widest: list[_Part], free: Sequence[int], partitions: int, step: int) -> Block:
-        """[partitions, the dims ``free``] of the result."""
+    def _result(self, widest: list[_Part], free: Sequence[int], rows: Atom) -> Block:
+        """[``rows``, the dims ``free``] of the result."""
         dims, out = self.problem.dims, self.target.start
         for part, dim in zip(widest, dims, strict=True):
             out = out + part.at * (dim.out if dim.kept else 0)
         atoms = tuple(Atom(widest[dim].size, dims[dim].out) for dim in free)
-        return Block(self.target.alloc, self.target.dtype, out, (Atom(partitions, step), *atoms))
+        return Block(self.target.alloc, self.target.dtype, out, (rows, *atoms))
 
     def _across(self, total: Block, row: Block) -> None:
         """Fold all partitions: a product with ones for float sums, GpSimd for what is no word."""
@@ -359,7 +377,7 @@ class _Reduce:
     def _transposed(self, widest: list[_Part], sums: Block, kept: Sequence[int], inside: Sequence[int]) -> None:
         """Sums change places with their partitions, whose reduced dims are folded then."""
         dims, acc = self.problem.dims, self.problem.acc
-        out = self._result(widest, kept, 1, 0)
+        out = self._result(widest, kept, Atom(1, 0))
         sums, out = merge_free([sums, out])
         if len(sums.dims) == 1:
             sums, out = (block.of((block.dims[0], Atom(1, 4))) for block in (sums, out))

