@@ -11,7 +11,7 @@ from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.emission.builder import Affine, Block
 from neuronx_cc.codegen.emission.tiles import TilePool
 from neuronx_cc.codegen.emission.views import Atom
-from neuronx_cc.codegen.factors import cholesky_lanes, choose
+from neuronx_cc.codegen.factors import cholesky_many, choose
 from neuronx_cc.codegen.factors.panel import Panel, new_home, on_chip, rows_of
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.program import Stream
@@ -22,8 +22,8 @@ def lower(context: Context, op: hlo.CustomCallOp, step: int) -> None:
     del step
     (operand,) = op.operands
     batch, size, _ = hlo.shape_of(operand).dims
-    if choose.is_cholesky_by_lanes(context.timing, batch, size, context.builder.sbuf.largest_gap()):
-        cholesky_lanes.lower(context, op)
+    if choose.are_choleskys_side_by_side(context.timing, batch, size, context.builder.sbuf.largest_gap()):
+        cholesky_many.lower(context, op)
         return
     given = on_chip(context, operand)
     source = context.dense(operand) if given is None else None
@@ -66,9 +66,9 @@ class _Cholesky:
             column = panel.repeated(left, at)
             # of a pivot below zero as of zero: infinity or NaN
             panel.vector.combined(
-                share, column.index(1, at, 1), "max", 0.0, "divide", left.index(1, at, 1), turned=True
+                share, column.index(1, at, 1), "max", 0.0, "divide", left.index(1, at, 1), reverse=True
             )
-            panel.vector.combined(left, column, "multiply", share, "subtract", left, turned=True)
+            panel.vector.combined(left, column, "multiply", share, "subtract", left, reverse=True)
             panel.vector.combined(kept, column, "multiply", panel.picked(at), "add", kept)
 
     def finish(self, stays: bool, target: Block) -> None:

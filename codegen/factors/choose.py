@@ -13,28 +13,28 @@ HOPS = 16
 """From Vector to TensorE and back, before the first column of a matrix and after the last one."""
 
 
-def is_cholesky_by_lanes(timing: Timing, batch: int, size: int, room: int) -> bool:
+def are_choleskys_side_by_side(timing: Timing, batch: int, size: int, room: int) -> bool:
     """For ``room`` bytes a partition."""
     if 4 * size * size > SHARE * room:
         return False
     rows = (max(1, size - at - 1) for at in range(size))
-    lanes = sum(
+    each = sum(
         3 * _row(timing, rest) + min(rest * _row(timing, rest) * 0.625, 2 * _row(timing, rest * rest)) for rest in rows
     )
-    lanes += size * 8 * timing.dependent(Stream.VECTOR)
+    each += size * 8 * timing.dependent(Stream.VECTOR)
     ends = HOPS * (timing.latency(Stream.VECTOR) + timing.latency(Stream.TENSOR))
-    return _groups(timing, batch) * lanes < batch * (size * _step(timing, size, size, 2, 1) + ends)
+    return _groups(timing, batch) * each < batch * (size * _step(timing, size, size, 2, 1) + ends)
 
 
-def is_lu_by_lanes(timing: Timing, batch: int, rows: int, columns: int, room: int) -> bool:
+def are_lus_side_by_side(timing: Timing, batch: int, rows: int, columns: int, room: int) -> bool:
     """For ``room`` bytes a partition."""
     if batch == 1 or 8 * rows * columns + 64 * (rows + columns) > SHARE * room:
         return False
     steps = min(rows, columns)
     beyond: Iterable[int] = (columns - at for at in range(steps))
-    lanes = sum(13 * _row(timing, rows) + rest * 2.5 * _row(timing, rows) for rest in beyond)
-    lanes += steps * 8 * timing.dependent(Stream.VECTOR)
-    return _groups(timing, batch) * lanes < batch * steps * _step(timing, rows, columns, 9, 16)
+    each = sum(13 * _row(timing, rows) + rest * 2.5 * _row(timing, rows) for rest in beyond)
+    each += steps * 8 * timing.dependent(Stream.VECTOR)
+    return _groups(timing, batch) * each < batch * steps * _step(timing, rows, columns, 9, 16)
 
 
 def _groups(timing: Timing, batch: int) -> int:

@@ -12,7 +12,7 @@ from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.emission.builder import Affine, Block
 from neuronx_cc.codegen.emission.tiles import TilePool
 from neuronx_cc.codegen.emission.views import Atom, View
-from neuronx_cc.codegen.factors import choose, lu_lanes
+from neuronx_cc.codegen.factors import choose, lu_many
 from neuronx_cc.codegen.factors.panel import Panel, new_home, on_chip, pieces, rows_of
 from neuronx_cc.codegen.factors.ranks import DONE, PLACE
 from neuronx_cc.ir import hlo
@@ -24,18 +24,18 @@ def lower(context: Context, op: hlo.CustomCallOp, step: int) -> None:
     del step
     (operand,) = op.operands
     batch, rows, columns = hlo.shape_of(operand).dims
-    lanes = choose.is_lu_by_lanes(context.timing, batch, rows, columns, context.builder.sbuf.largest_gap())
+    together = choose.are_lus_side_by_side(context.timing, batch, rows, columns, context.builder.sbuf.largest_gap())
     targets: dict[int, View] = {}
     for number, values in context.elements(op.result).items():
-        stays = number == 0 and not lanes
+        stays = number == 0 and not together
         targets[number] = new_home(context, values[0]) if stays else context.new_hbm(values[0])
         for value in values:
             context.note_use(values[0], context.last_use(value))
             context.homes[value] = [targets[number]]
     if 0 not in targets:
         targets[0] = context.own_hbm(op.result, hlo.Shape("f32", (batch, rows, columns)))
-    if lanes:
-        lu_lanes.lower(context, op, context.dense(operand), targets)
+    if together:
+        lu_many.lower(context, op, context.dense(operand), targets)
         return
     given = on_chip(context, operand) if rows <= context.sizes.partitions else None
     source = context.dense(operand) if given is None else None
@@ -98,7 +98,7 @@ class _Lu:
             panel.vector.scaled(self.work, numbers, ["is_equal"], other)
             multiples = self.both.index(1, Affine(0))
             panel.vector.combined(multiples, column, "divide", divisor, "add", self.work)
-            panel.vector.combined(self.left, multiples, "multiply", upper, "subtract", self.left, turned=True)
+            panel.vector.combined(self.left, multiples, "multiply", upper, "subtract", self.left, reverse=True)
             # what nothing waits for
             panel.vector.combined(self.lower, multiples, "multiply", panel.picked(at), "add", self.lower)
             self.builder.emit("activation", Stream.SCALAR, [self.upper.index(1, at, 1)], [upper], ["copy"], [1.0])

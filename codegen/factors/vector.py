@@ -23,12 +23,19 @@ class Vector:
         self.builder.emit("tensor_scalar", Stream.VECTOR, [out], [row, *given], alu, imm, flags)
 
     def combined(
-        self, out: Block, row: Block, first: str, scalar: Block | float, second: str, other: Block, turned: bool = False
+        self,
+        out: Block,
+        row: Block,
+        first: str,
+        scalar: Block | float,
+        second: str,
+        other: Block,
+        reverse: bool = False,
     ) -> None:
-        """``out = (row first scalar) second other``, or with ``turned`` ``other second (row first scalar)``."""
+        """``out = (row first scalar) second other``, or with ``reverse`` ``other second (row first scalar)``."""
         is_block = isinstance(scalar, Block)
         given, imm = ([scalar], []) if isinstance(scalar, Block) else ([], [scalar])
-        flags = ["ap0"] * is_block + ["reverse1"] * turned
+        flags = ["ap0"] * is_block + ["reverse1"] * reverse
         self.builder.emit(
             "scalar_tensor_tensor", Stream.VECTOR, [out], [row, other, *given], [first, second], imm, flags
         )

@@ -7,36 +7,29 @@ two without regard to what lies on chip already; ``estimate`` is the time of eac
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence, Set
-from dataclasses import dataclass, replace
-from functools import lru_cache
-from math import ceil, prod
-from typing import NamedTuple
+from dataclasses import replace
+from math import prod
 
-from neuronx_cc.codegen.context import Context, as_stored
-from neuronx_cc.codegen.emission.views import Atom, View, coalesce, outermost, unplaced
-from neuronx_cc.codegen.formation.graph import Kernel, base
-from neuronx_cc.codegen.maps import crossing, inner_rows, row_banks
+from neuronx_cc.codegen.context import Context
+from neuronx_cc.codegen.emission.views import Atom, View, coalesce
+from neuronx_cc.codegen.formation.graph import Kernel
+from neuronx_cc.codegen.maps import crossing, inner_rows
 from neuronx_cc.codegen.maps.ahead import along_rows
-from neuronx_cc.codegen.maps.axes import SMALL_SHARE, axes_view, full_view, is_small, minor_axis, varying
-from neuronx_cc.codegen.maps.lifetimes import Member, last_uses, tiles_alive
+from neuronx_cc.codegen.maps.axes import axes_view, full_view, is_small, varying
+from neuronx_cc.codegen.maps.estimate import Counts, counted_ops, estimate, problem_of
+from neuronx_cc.codegen.maps.lifetimes import Member
 from neuronx_cc.codegen.maps.plan import (
-    COPIED,
     MapPlan,
     choose_partitions,
     counted_axes,
     external_operands,
     lies_across,
-    lies_along,
     only_stored,
-    partitions_of,
-    resident_bytes,
     results_of,
 )
-from neuronx_cc.codegen.maps.space import BUFFERS, streamed_elements
 from neuronx_cc.codegen.maps.spread import Partitions, partition_divisor, streaming_partitions
 from neuronx_cc.ir import hlo
-from neuronx_cc.ir.isa.program import Stream
-from neuronx_cc.ir.isa.timing import F32, NOTHING, Stage, Timing, total
+from neuronx_cc.ir.isa.timing import Timing
 from neuronx_cc.ir.types import itemsize
 
 GAIN, GAIN_ON_CHIP = 1.02, 1.5
@@ -53,7 +46,7 @@ def choose_plan(context: Context, kernel: Kernel, member: Member, step: int) -> 
     stored = only_stored(context, results, step)
     first.partitions = choose_partitions(context, first, external, stored)
     others = list(candidates(context, first, external, stored))
-    counts = _counts(context, kernel, member, external) if others else Counts(0, 0, 0, 0, (), 1.0)
+    counts = counted_ops(context, kernel, member, external) if others else Counts(0, 0, 0, 0, (), 1.0)
     problems = [
         problem_of(context, plan, first, external, results, step, counts)
         for plan in ([first, *others] if others else [])
@@ -183,277 +176,3 @@ def _across(context: Context, plan: MapPlan, value: hlo.SSAValue) -> bool:
     assert plan.partitions is not None, "a candidate has partitions"
     view = full_view(context.views(value)[0], plan.kernel)
     return not view.in_sbuf and lies_across(view, plan.partitions, context.timing)
-
-
-class Array(NamedTuple):
-    """What moves between HBM and the chip, in bytes, and how many of them are neighbours."""
-
-    nbytes: int
-    run: int
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """What a plan has to do."""
-
-    elements: int
-    """Of the busiest partitions."""
-    ops: int
-    """Of the whole space."""
-    pairs: int
-    """Of these, the ones for each element of which an engine reads two, or in steps."""
-    row: int
-    """Elements of a row that is reduced, whose values of one a row come an instruction each; else 0."""
-    loaded: tuple[Array, ...]
-    stored: tuple[Array, ...]
-    moves: tuple[Array, ...]
-    """That leave the chip and come back because they cannot lie there as this plan has them."""
-    on_chip: bool
-    """Whether others lie there, before or after, in some order that this plan may keep."""
-    least_tiles: int
-    """As sums over the partitions, of which a bank holds so many, make them."""
-    tile: int
-    """Elements a partition of tiles with whole rows of so many neighbours as the runs of arrays have."""
-    buffers: int
-    """Tiles under way, for which there is room."""
-    crossed: Stage
-    """Of each tile, where rows lie across the partitions."""
-
-
-class Counts(NamedTuple):
-    """Ops of a kernel that an engine carries out for all elements of a tile."""
-
-    ops: int
-    pairs: int
-    """Of these, the ones that read two arrays,"""
-    rows: int
-    """or an array and values of rows,"""
-    folds: int
-    """or fold an array,"""
-    small: tuple[hlo.SSAValue, ...]
-    """or read an array and one of these, which have few elements."""
-    alive: float
-    """Arrays of four bytes of which a tile has elements at once."""
-
-
-def problem_of(
-    context: Context,
-    plan: MapPlan,
-    first: MapPlan,
-    external: Sequence[hlo.SSAValue],
-    results: Sequence[hlo.SSAValue],
-    step: int,
-    counts: Counts,
-) -> Problem:
-    """The work of ``plan``, whose ops ``counts`` counts; what does not stay on chip with ``first`` moves anyway."""
-    kernel, partitions = plan.kernel, plan.partitions or Partitions(-1, 1, 1)
-    loaded, stored, moves = list[Array](), list[Array](), list[Array]()
-    stay, transposed, again = False, False, None
-    for value in external:
-        homes = context.views(value)
-        elements = prod(atom.size for atoms in homes[0].dims for atom in atoms if atom.stride)
-        on_chip, small = [view for view in homes if view.in_sbuf], is_small(full_view(homes[0], kernel), kernel)
-        stay |= bool(on_chip) and not small
-        if small and not lies_along(full_view(homes[0], kernel), plan):
-            axes = varying(full_view(homes[0], kernel))
-            again = Array(
-                prod(kernel.shape[axis] for axis in axes) * itemsize(homes[0].dtype), hlo.shape_of(base(value)).nbytes
-            )
-        elif not any(partitions_of(full_view(view, kernel)) == partitions for view in on_chip):
-            array, more = _incoming(context, plan, value, elements, counts.alive)
-            moves += [array] * more
-            transposed |= bool(on_chip) and _is_transposed(kernel, value)
-            (moves if on_chip else loaded).append(array)
-    for value in results:
-        size, there = prod(hlo.shape_of(value).dims), _as_read(plan, value)
-        array = _array(context.timing, kernel, partitions, value, size, counts.alive, there)
-        alone = first.partitions is None and _stays(context, plan, value, step)
-        if only_stored(context, [value], step) or not (alone or _stays(context, first, value, step)):
-            stored.append(array)
-            continue
-        stay |= prod(hlo.shape_of(value).dims) * SMALL_SHARE > prod(kernel.shape)
-        if not _stays(context, plan, value, step):
-            moves.append(array)
-    moves += [again] if again is not None else []  # small ones move side by side
-    row = prod(kernel.shape[len(kernel.rows) :]) if kernel.reduced else 0
-    tile, buffers = 1, BUFFERS
-    if kernel.order and not plan.spreads_rows:
-        timing, alive = context.timing, inner_rows.BUFFERS * counts.alive
-        beside = inner_rows.rows_beside(timing, kernel, partitions, alive)
-        tile = row * min(beside, ceil(timing.long_run / itemsize("f32")))
-        buffers = max(1, min(BUFFERS, int(inner_rows.most_elements(timing, counts.alive) / tile)))
-    tiles, crossed = 1, Stage(NOTHING)
-    ops, pairs = counts.ops, counts.pairs
-    if kernel.order or plan.spreads_rows:  # a partition has several values of rows, side by side
-        rows = crossing.tile_rows(kernel, context.timing) if plan.spreads_rows else tile // max(1, row)
-        pairs += counts.rows * (not row_banks.fits(context.sizes, rows)) + counts.folds * (not plan.spreads_rows)
-    along = {partitions.axis, partitions.group_axis}
-    pairs += sum(not along.issuperset(varying(full_view(context.views(x)[0], kernel))) for x in counts.small)
-    if plan.spreads_rows:
-        row, ops = 0, crossing.ops_of(kernel, partitions.size, ops)
-        tiles = ceil(prod(kernel.rows) / crossing.tile_rows(kernel, context.timing))
-        crossed = crossing.stage(kernel, partitions.size, context.timing)
-    arrays = tuple(loaded), tuple(stored), tuple(moves)
-    return Problem(
-        _elements(kernel.shape, partitions),
-        ops,
-        pairs,
-        row,
-        *arrays,
-        stay and not transposed,
-        tiles,
-        tile,
-        buffers,
-        crossed,
-    )
-
-
-def _incoming(context: Context, plan: MapPlan, value: hlo.SSAValue, elements: int, alive: float) -> tuple[Array, int]:
-    """``value`` as it comes from HBM, and how often it moves ahead of that to be put in order.
-
-    Tiles have whole rows, in the order of memory where that of all is along rows. What others read as well is put in
-    order for these anyway.
-    """
-    kernel, timing, home = plan.kernel, context.timing, context.views(value)[0]
-    partitions, lies = plan.partitions or Partitions(-1, 1, 1), as_stored(value) if home.in_sbuf else home
-    lies = None if lies is None else full_view(lies, kernel)
-    if lies is None or not kernel.reduced or max(varying(lies), default=0) < len(kernel.rows):
-        return _array(timing, kernel, partitions, value, elements, alive, None if home.in_sbuf else lies), 0
-    array = _array(timing, kernel, partitions, value, elements, alive, lies)
-    if kernel.order and minor_axis(lies) == plan.along:
-        return array, 0  # in runs that suit its tiles
-    ordered = array._replace(run=max(array.run, timing.long_run))
-    here, there = (timing.transfer(*each).bound for each in (array, ordered))
-    slow = here > there + COPIED * (there + timing.transfer_latency)
-    slow |= minor_axis(lies) not in (plan.along, len(kernel.shape) - 1)
-    across = home.in_sbuf and plan.partitions is not None and lies_across(lies, partitions, timing)
-    if across or (slow and not plan.spreads_rows):
-        return ordered, COPIED * _reads_alone(kernel, value)
-    return array, 0
-
-
-def _is_transposed(kernel: Kernel, value: hlo.SSAValue) -> bool:
-    """Whether rows of ``value``, which nothing else reads, are not what lies side by side in memory."""
-    stored = as_stored(value)
-    alone = stored is not None and kernel.reduced > 0 and _reads_alone(kernel, value)
-    return alone and stored is not None and minor_axis(full_view(stored, kernel)) < len(kernel.rows)
-
-
-def _reads_alone(kernel: Kernel, value: hlo.SSAValue) -> bool:
-    return all(use.operation in kernel.ops for use in value.uses)
-
-
-def _as_read(plan: MapPlan, value: hlo.SSAValue) -> View | None:
-    """A result in HBM, if it comes to lie there in another order than the axes: its ops', or the last one outermost."""
-    shape, own = plan.kernel.shape, hlo.shape_of(value)
-    if plan.kernel.order and not plan.kernel.is_row(own):
-        return axes_view(unplaced(own.dtype, own.dims), plan.kernel)
-    dense = unplaced(own.dtype, shape)
-    return outermost(dense, (len(shape) - 1,)) if plan.spreads_rows or plan.gives_transposed(value) else None
-
-
-def _counts(context: Context, kernel: Kernel, member: Member, external: Sequence[hlo.SSAValue]) -> Counts:
-    """The same for all joined axes."""
-    given, small = frozenset(external), list[hlo.SSAValue]()
-    ops = pairs = rows = folds = 0
-    for op in kernel.ops:
-        if kernel.sums_columns(op) or all(kernel.is_row(hlo.shape_of(x)) for x in (*op.sources, op.results[0])):
-            continue  # TensorE's, or of few elements
-        ops += 1
-        folds += isinstance(op, hlo.ReduceOp)
-        read = {x for x in op.sources if context.splat(x) is None}
-        of_rows = {x for x in read if kernel.is_row(hlo.shape_of(base(x)))}
-        few = {x for x in read - of_rows if x in given and is_small(full_view(context.views(x)[0], kernel), kernel)}
-        if len(read - of_rows - few) > 1:
-            pairs += 1
-        elif of_rows and not isinstance(op, hlo.ReduceOp):
-            rows += 1
-        elif few:
-            small.append(few.pop())
-    loaded = [x for x in external if hlo.shape_of(base(x)).size == prod(kernel.shape)]
-    alive = tiles_alive(kernel, loaded, last_uses(kernel, member)).element_bytes / itemsize("f32")
-    return Counts(ops, pairs, rows, folds, tuple(small), alive)
-
-
-def _array(
-    timing: Timing,
-    kernel: Kernel,
-    partitions: Partitions,
-    value: hlo.SSAValue,
-    elements: int,
-    alive: float,
-    view: View | None = None,
-) -> Array:
-    """``elements`` of ``value`` on ``partitions``; neighbours on neighbouring ones move by rows (``column_kernel``).
-
-    ``view``: where it lies, if that is known; it may have other neighbours.
-    """
-    shape = hlo.shape_of(value)
-    dims, width = kernel.rows if kernel.is_row(shape) else kernel.shape, itemsize(shape.dtype)
-    run = partitions.inner * prod(dims[partitions.axis + 1 :])
-    if view is not None and kernel.reduced and varying(view) != [partitions.axis]:
-        run = _run(view, partitions)
-        if kernel.order and len(kernel.rows) <= max(varying(view), default=-1):
-            run = min(run, width * inner_rows.run(timing, kernel, partitions, inner_rows.BUFFERS * alive))
-        return Array(elements * width, run)
-    if run > 1:
-        return Array(elements * width, run * width)
-    strides = [atom.stride for atom in view.dims[partitions.axis]] if view is not None else []
-    apart = bool(strides) and strides[-1] not in (0, width)
-    return Array(elements * width, width if apart else partitions.size * width)
-
-
-def _run(view: View, partitions: Partitions) -> int:
-    """Bytes that lie side by side in memory and go to one partition."""
-    run, strides = itemsize(view.dtype), dict[int, int]()
-    for axis, atoms in enumerate(view.dims):
-        if axis != partitions.axis:
-            strides |= {atom.stride: atom.size for atom in atoms}
-        elif partitions.inner > 1 and atoms:
-            strides[atoms[-1].stride] = partitions.inner
-    while run in strides:
-        run *= strides.pop(run)
-    return run
-
-
-@lru_cache(maxsize=4096)
-def estimate(problem: Problem, timing: Timing) -> float:
-    """Nanoseconds of tiles that are loaded, worked on and stored, and of what has to move before and after."""
-    tile = max(problem.tile, streamed_elements(timing, itemsize("f32")))
-    tiles = max(problem.least_tiles, ceil(problem.elements / tile))
-    each = ceil(problem.elements / tiles)
-    worked = _worked(problem, each, timing)
-    stages = [Stage(worked.work + problem.crossed.work, worked.latency + problem.crossed.latency)]
-    for arrays, way in ((problem.loaded, "read"), (problem.stored, "write")):
-        work = total(timing.transfer(ceil(nbytes / tiles), run, way) for nbytes, run in arrays)
-        if arrays:
-            stages.insert(0 if way == "read" else len(stages), Stage(work, timing.transfer_latency))
-    moves = sum(timing.arrival(*array, way) for array in problem.moves for way in ("write", "read"))
-    return timing.pipeline(stages, tiles, problem.buffers) + moves
-
-
-def _worked(problem: Problem, elements: int, timing: Timing) -> Stage:
-    """The ops on a tile: what reads two arrays on Vector, the rest on either engine, each after the one before."""
-    both = timing.engine("tensor_tensor", Stream.VECTOR, elements, (F32,), (F32, F32), alu=("add",))
-    one = timing.engine("tensor_scalar", Stream.VECTOR, elements, alu=("add",))
-    if problem.row:
-        rows = timing.engine("tensor_scalar", Stream.VECTOR, min(problem.row, elements), alu=("add",))
-        one = min(both, rows.times(ceil(elements / problem.row)), key=lambda work: work.bound)
-    alone = one.times(problem.ops - problem.pairs)
-    pairs = both.times(problem.pairs)
-    work = pairs + alone.times(max(0.0, 0.5 - pairs.bound / (2 * alone.bound)) if alone.bound else 0.0)
-    return Stage(work, max(1, problem.ops) * timing.latency(Stream.VECTOR))
-
-
-def _stays(context: Context, plan: MapPlan, value: hlo.SSAValue, step: int) -> bool:
-    nbytes = resident_bytes(context, plan, value, step)
-    return nbytes > 0 and context.residents.may_stay(nbytes)
-
-
-def _elements(shape: Sequence[int], partitions: Partitions) -> int:
-    """Elements that the busiest partitions have, boxes of what is left included."""
-    size = shape[partitions.axis]
-    full, rest = divmod(size, partitions.step)
-    along = full * partitions.inner + (rest // partitions.of_rest(shape, partitions.axis, rest).size if rest else 0)
-    groups = shape[partitions.group_axis] if partitions.groups > 1 else 1
-    return along * ceil(groups / partitions.groups) * (prod(shape) // (size * groups))

@@ -78,9 +78,9 @@ def test_one_in_each_partition():
     """Of many matrices, of few that are small, and not of those that do not fit."""
     timing = Timing(TRN1)
     room = timing.sizes.sbuf_bytes
-    assert not choose.is_cholesky_by_lanes(timing, 1, 64, room)
-    assert choose.is_cholesky_by_lanes(timing, 64, 64, room)
-    assert not choose.is_cholesky_by_lanes(timing, 64, 64, 4 * 64 * 64)
-    assert not choose.is_lu_by_lanes(timing, 2, 100, 100, room)
-    assert choose.is_lu_by_lanes(timing, 64, 100, 100, room)
-    assert not choose.is_lu_by_lanes(timing, 64, 300, 100, room)
+    assert not choose.are_choleskys_side_by_side(timing, 1, 64, room)
+    assert choose.are_choleskys_side_by_side(timing, 64, 64, room)
+    assert not choose.are_choleskys_side_by_side(timing, 64, 64, 4 * 64 * 64)
+    assert not choose.are_lus_side_by_side(timing, 2, 100, 100, room)
+    assert choose.are_lus_side_by_side(timing, 64, 100, 100, room)
+    assert not choose.are_lus_side_by_side(timing, 64, 300, 100, room)

@@ -12,6 +12,7 @@ from jax import lax
 
 import neuronx_cc
 from neuronx_cc.codegen.maps import joined
+from neuronx_cc.codegen.maps.estimate import Problem
 from neuronx_cc.ir.isa.timing import Timing
 
 SMALL = TRN1.with_settings(["memory.sbuf_partition_bytes=40960"])
@@ -94,8 +95,8 @@ def test_many_rows_across(monkeypatch: pytest.MonkeyPatch, norm: Norm, features:
     """Sums over the partitions are within a bank, also where another plan takes less time."""
     estimate = joined.estimate
 
-    def across(problem: joined.Problem, timing: Timing) -> float:
-        return 0.0 if problem.crossed.latency else estimate(problem, timing)
+    def across(problem: Problem, timing: Timing) -> float:
+        return 0.0 if problem.tiles.crossed.latency else estimate(problem, timing)
 
     random = np.random.default_rng(1)
     shape = (1, features, 4, 5) if first else (1, 4, 5, features)

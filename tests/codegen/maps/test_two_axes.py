@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 from unittest import mock
 
@@ -12,6 +13,7 @@ import pytest
 from generated import TRN1, check_function, compile_text, text_of
 
 from neuronx_cc.codegen.maps import joined
+from neuronx_cc.codegen.maps.spread import Partitions
 from neuronx_cc.runtime.clock_regions import simulate
 
 SIZES = (2, 3, 5, 8, 16, 17, 21, 32, 33, 48, 96, 127, 128, 129)
@@ -36,8 +38,8 @@ def as_drawn(chance: random.Random) -> Callable[..., Any]:
                 groups = chance.randint(2, min(16, outer))
                 size = chance.randint(1, min(128 // groups, axis))
                 inner = chance.choice((1, axis // size, max(1, axis // size // 2)))
-                partitions = joined.Partitions(partitions.axis, size, inner, groups, partitions.group_axis)
-            yield joined.replace(plan, partitions=partitions)
+                partitions = Partitions(partitions.axis, size, inner, groups, partitions.group_axis)
+            yield replace(plan, partitions=partitions)
 
     return plans
 

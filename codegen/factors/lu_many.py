@@ -1,4 +1,4 @@
-"""LU factorisations of many matrices, one in each partition (``lanes``), rows chosen as in ``lu_kernel``.
+"""LU factorisations of many matrices, one in each partition (``many``), rows chosen as in ``lu_kernel``.
 
 A matrix lies column by column. Factors take the place of its elements, row for row as they were given; the DMA puts the
 rows in order at the end. Columns are taken in segments, so that few instructions say all of them; in a segment, the
@@ -13,7 +13,7 @@ from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.emission.builder import Affine, Block, Builder
 from neuronx_cc.codegen.emission.tiles import TilePool, tile_in
 from neuronx_cc.codegen.emission.views import Atom, View
-from neuronx_cc.codegen.factors.lanes import columns_of, element, groups, matrices
+from neuronx_cc.codegen.factors.many import columns_of, element, groups, matrices
 from neuronx_cc.codegen.factors.panel import pieces
 from neuronx_cc.codegen.factors.ranks import DONE, PLACE
 from neuronx_cc.codegen.factors.vector import Vector
@@ -31,7 +31,7 @@ def lower(context: Context, op: hlo.CustomCallOp, source: View, targets: dict[in
     order = context.own_hbm(op.result, hlo.Shape("s32", (raw.shape[0],)))
     for first, count in groups(context.builder, batch):
         with TilePool(context.builder, "lu", 2) as pool:
-            kernel = _Lanes(context.builder, Vector(context.builder), pool, count, rows, columns)
+            kernel = _Lu(context.builder, Vector(context.builder), pool, count, rows, columns)
             kernel.load(source, first)
             for start, width in pieces(min(rows, columns), SEGMENT):
                 kernel.segment(start, width)
@@ -39,7 +39,7 @@ def lower(context: Context, op: hlo.CustomCallOp, source: View, targets: dict[in
 
 
 @dataclass
-class _Lanes:
+class _Lu:
     builder: Builder
     vector: Vector
     pool: TilePool
@@ -94,7 +94,7 @@ class _Lanes:
             # one for rows that are not the largest; a NaN is not less than any
             vector.combined(self.size, self.size, "is_lt", self.top, "max", self.numbers)
             vector.folded(chosen, self.size, "min")
-            vector.combined(self.active, self.numbers, "is_equal", chosen, "subtract", self.active, turned=True)
+            vector.combined(self.active, self.numbers, "is_equal", chosen, "subtract", self.active, reverse=True)
             picked = self._work(beyond, self.rows)
             with self.builder.loop(beyond) as other:
                 values = self.left.index(1, other + start)
@@ -108,7 +108,7 @@ class _Lanes:
             vector.both(shares, shares, "multiply", after)
             with self.builder.loop(beyond) as other:
                 values, share = self.left.index(1, other + start), element(self.shares, other)
-                vector.combined(values, self.multiples, "multiply", share, "subtract", values, turned=True)
+                vector.combined(values, self.multiples, "multiply", share, "subtract", values, reverse=True)
             bits = Block(self.active.alloc, "s32", self.active.offset, self.active.dims)
             self.builder.emit("copy_predicated", Stream.VECTOR, [column], [bits, self.multiples])
             self._note(chosen, element(self.order, at + start))
@@ -130,11 +130,11 @@ class _Lanes:
         if self.rows > steps:
             with builder.loop(self.rows - steps) as at:
                 self._note(element(self.places, at + steps), element(self.order, at + steps))
-        turned = self._work(self.rows, self.columns)
-        vector.copied(turned, columns_of(self.left))
+        rows = self._work(self.rows, self.columns)
+        vector.copied(rows, columns_of(self.left))
         each = 4 * self.rows * self.columns
         whole = Block(raw.alloc, "f32", raw.start, (Atom(self.count, each), Atom(each // 4, 4)))
-        builder.emit("dma_copy", Stream.DMA_STORE, [whole], [turned.flat()])
+        builder.emit("dma_copy", Stream.DMA_STORE, [whole], [rows.flat()])
         numbers, base = self._tile(self.rows, dtype="s32"), self.top
         if 2 in targets:
             vector.copied(numbers, self.order)

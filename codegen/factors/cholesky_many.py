@@ -1,4 +1,4 @@
-"""Cholesky factorisations of many matrices, one in each partition (``lanes``), of which lower triangles are read.
+"""Cholesky factorisations of many matrices, one in each partition (``many``), of which lower triangles are read.
 
 Columns are kept as they are left, and divided by the roots of their pivots at the end, as in ``cholesky_kernel``.
 """
@@ -9,7 +9,7 @@ from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.emission.builder import Affine, Block, Builder
 from neuronx_cc.codegen.emission.tiles import TilePool
 from neuronx_cc.codegen.emission.views import Atom
-from neuronx_cc.codegen.factors.lanes import element, groups, matrices
+from neuronx_cc.codegen.factors.many import element, groups, matrices
 from neuronx_cc.codegen.factors.panel import pieces
 from neuronx_cc.codegen.factors.vector import Vector
 from neuronx_cc.ir import hlo
@@ -58,7 +58,7 @@ def _factor(builder: Builder, pool: TilePool, left: Block, size: int) -> None:
             with builder.loop(rows) as row:
                 part = inner.index(1, row + start).index(1, Affine(), start + rows)
                 across = here.index(1, Affine(), start + rows)
-                vector.combined(part, across, "multiply", element(share, row + start), "subtract", part, turned=True)
+                vector.combined(part, across, "multiply", element(share, row + start), "subtract", part, reverse=True)
 
 
 def _finish(builder: Builder, pool: TilePool, left: Block, size: int) -> None:
