@@ -8,8 +8,6 @@ A pivot of zero divides nothing. Rows with an infinity or a NaN may be NaN from 
 
 CHOLESKY = "neuronx_cc.cholesky"
 LU = "neuronx_cc.lu"
-MANY = 128
-"""Matrices of a few rows from which on operators on single elements, of all matrices each, take less time."""
 MOST_COLUMNS = 128
 """Columns lie on the partitions."""
 MOST_ROWS = 2048

@@ -20,11 +20,10 @@ from neuronx_cc.codegen.attention.schedule import (
     UNDER_WAY,
     taken_columns,
 )
-from neuronx_cc.codegen.attention.stage import pieces
 from neuronx_cc.codegen.attention.steps import Step, leaves_of
 from neuronx_cc.codegen.emission.builder import Affine, Block, merge_free
 from neuronx_cc.codegen.emission.emitter import Splat
-from neuronx_cc.codegen.emission.tiles import tile_in
+from neuronx_cc.codegen.emission.tiles import pieces, tile_in
 from neuronx_cc.codegen.emission.views import Atom
 from neuronx_cc.codegen.maps import elementwise
 from neuronx_cc.codegen.movement.transfer import copy

@@ -33,12 +33,11 @@ from neuronx_cc.codegen.attention.schedule import (
     footprint,
     heads_at_once,
 )
-from neuronx_cc.codegen.attention.stage import pieces
 from neuronx_cc.codegen.attention.upright import Upright
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.dots.problem import pe_dtype
 from neuronx_cc.codegen.emission.builder import Affine, Block
-from neuronx_cc.codegen.emission.tiles import TilePool
+from neuronx_cc.codegen.emission.tiles import TilePool, pieces
 from neuronx_cc.codegen.movement.halves import carrier_of
 from neuronx_cc.ir import hlo
 

@@ -16,10 +16,9 @@ from neuronx_cc.codegen.attention.arrays import Array
 from neuronx_cc.codegen.attention.block import Work
 from neuronx_cc.codegen.attention.operands import Rows, Under, once_a_row, over
 from neuronx_cc.codegen.attention.schedule import HEADS_UNDER_WAY, MASK_BUFFERS, QUERY_BUFFERS
-from neuronx_cc.codegen.attention.stage import pieces
 from neuronx_cc.codegen.attention.steps import Step
 from neuronx_cc.codegen.emission.builder import Affine, Block
-from neuronx_cc.codegen.emission.tiles import tile_in
+from neuronx_cc.codegen.emission.tiles import pieces, tile_in
 from neuronx_cc.codegen.emission.views import Atom, coalesce
 from neuronx_cc.codegen.movement.transfer import copy
 from neuronx_cc.ir import hlo

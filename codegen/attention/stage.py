@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from neuronx_cc.codegen.attention.schedule import at_once
 from neuronx_cc.codegen.dots.tiles import Tiles
 from neuronx_cc.codegen.dots.transpose import Transposer
 from neuronx_cc.codegen.emission.builder import Affine, Block
+from neuronx_cc.codegen.emission.tiles import pieces
 from neuronx_cc.codegen.emission.views import Atom
 from neuronx_cc.codegen.movement.transfer import copy
 from neuronx_cc.ir.isa.program import Stream
 from neuronx_cc.ir.types import itemsize
-
-
-def pieces(size: int, step: int) -> Iterator[tuple[int, int]]:
-    """Start and size of the pieces of a dim."""
-    for start in range(0, size, step):
-        yield start, min(step, size - start)
 
 
 def is_turned(source: Block) -> bool:

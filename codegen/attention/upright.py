@@ -22,9 +22,8 @@ from neuronx_cc.codegen.attention.schedule import (
     multiplied_at_once,
     spread_at_once,
 )
-from neuronx_cc.codegen.attention.stage import pieces
 from neuronx_cc.codegen.emission.builder import Affine, Block
-from neuronx_cc.codegen.emission.tiles import tile_in
+from neuronx_cc.codegen.emission.tiles import pieces, tile_in
 from neuronx_cc.codegen.emission.views import Atom
 from neuronx_cc.codegen.movement.transfer import copy
 from neuronx_cc.ir import hlo

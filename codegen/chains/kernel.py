@@ -15,7 +15,6 @@ from itertools import product
 from math import prod
 
 from neuronx_cc.codegen.attention.kernel import NoRoomLeft
-from neuronx_cc.codegen.attention.stage import pieces
 from neuronx_cc.codegen.chains.arrays import Array, Arrays, arrays_of
 from neuronx_cc.codegen.chains.body import Body
 from neuronx_cc.codegen.chains.choose import LEFT, schedule_of
@@ -30,7 +29,7 @@ from neuronx_cc.codegen.dots.transpose import Transposer
 from neuronx_cc.codegen.emission.builder import Affine, Block, Ring
 from neuronx_cc.codegen.emission.emitter import Emitter
 from neuronx_cc.codegen.emission.interleave import COMPUTING, done
-from neuronx_cc.codegen.emission.tiles import TilePool, tile_in
+from neuronx_cc.codegen.emission.tiles import TilePool, pieces, tile_in
 from neuronx_cc.codegen.emission.views import Atom
 from neuronx_cc.codegen.movement.halves import carrier_of
 from neuronx_cc.codegen.movement.transfer import copy

@@ -113,6 +113,11 @@ class Block:
         cut = self.index(dim, Affine(start), count)
         return cut.of((*cut.dims[:dim], Atom(count, cut.dims[dim].stride * step), *cut.dims[dim + 1 :]))
 
+    def at_each(self, dim: int, count: int) -> list[Block]:
+        """The blocks at all indices of ``count`` free dims from ``dim`` on, in row-major order."""
+        each = [self.index(dim, Affine(at)) for at in range(self.dims[dim].size)] if count else [self]
+        return [block for one in each for block in one.at_each(dim, count - 1)] if count > 1 else each
+
     def select(self, order: Sequence[int]) -> Block:
         """The dims in another order (all that are left out must have been indexed away)."""
         return self.of(tuple([self.dims[dim] for dim in order]))
@@ -431,7 +436,7 @@ def ref(block: Block) -> Ref:
     dims, space, offset = block.dims, block.alloc.space, block.offset
     if space is not Space.HBM and (not dims or not dims[0].partition):
         dims = (Atom(1, 1, True), *dims)
-    if len(dims) > MAX_FREE_DIMS + 1 or any(isinstance(atom, Nested) for atom in dims[:1]):
+    if len(dims) > MAX_FREE_DIMS + 1 or (dims and isinstance(dims[0], Nested)):
         raise AssertionError(f"operand with {len(dims) - 1} free dims, or groups of rows")
     sizes = tuple([(atom.size, 0 if atom.partition else atom.stride) for atom in dims])
     return Ref(space, block.dtype, offset.const, sizes, block.partition, offset.terms)

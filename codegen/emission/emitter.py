@@ -68,8 +68,8 @@ class Emitter:
     vector_load: int = 0
     """Elements that it reads, as an operand of an instruction."""
     scalar_load: int = 0
-    inverses: Callable[[Block], Block] | None = None
-    """A tile of its argument's sizes for the inverses of divisors, which are read beside another tile."""
+    inverses: Callable[[Sequence[int]], Block] | None = None
+    """A tile of these sizes for the inverses of divisors, which are read beside another tile."""
     pace: float = 1.0
     """Elements that Scalar is taken to read while Vector reads one."""
     summing: tuple[Block, Block] | None = None

@@ -160,6 +160,11 @@ def dense(sizes: Sequence[int], dtype: str) -> tuple[Atom, ...]:
     return tuple(reversed(atoms))
 
 
+def pieces(size: int, step: int) -> list[tuple[int, int]]:
+    """(start, size) of the pieces of a dim, of ``step`` each but for the last one."""
+    return [(start, min(step, size - start)) for start in range(0, size, step)]
+
+
 def in_long_runs(block: Block) -> list[int]:
     """The free dims in the order in which a DMA moves long runs, where what is on chip lies so."""
     return sorted(range(1, len(block.dims)), key=lambda dim: -abs(block.dims[dim].stride))

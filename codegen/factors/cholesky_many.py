@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.emission.builder import Affine, Block, Builder
-from neuronx_cc.codegen.emission.tiles import TilePool
+from neuronx_cc.codegen.emission.tiles import TilePool, pieces
 from neuronx_cc.codegen.emission.views import Atom
 from neuronx_cc.codegen.factors.many import element, groups, matrices
-from neuronx_cc.codegen.factors.panel import pieces
 from neuronx_cc.codegen.factors.vector import Vector
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.program import Stream

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.emission.builder import Affine, Block
-from neuronx_cc.codegen.emission.tiles import TilePool
+from neuronx_cc.codegen.emission.tiles import TilePool, pieces
 from neuronx_cc.codegen.emission.views import Atom, View
 from neuronx_cc.codegen.factors import choose, lu_many
-from neuronx_cc.codegen.factors.panel import Panel, new_home, on_chip, pieces, rows_of
-from neuronx_cc.codegen.factors.ranks import DONE, PLACE
+from neuronx_cc.codegen.factors.panel import Panel, new_home, on_chip, rows_of
+from neuronx_cc.codegen.factors.ranks import DONE, PLACE, renumber, take_largest
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.program import Stream
 
@@ -59,10 +59,9 @@ class _Lu:
         self.both = panel.pool.apart([2, self.rows], "f32", panel.partitions)
         self.loaded, self.packed = panel.tile(self.columns), panel.tile(self.columns)
         self.found = panel.tile(self.chunks[0][1], 1, "s32")
-        for out, size in ((self.start, self.rows), (self.places, self.count)):
+        for out in (self.start, self.places):
             self.builder.emit("iota", Stream.GPSIMD, [out], [], imm=[0, 0, 1])
             panel.vector.scaled(out, out, ["multiply"], PLACE)
-            del size
 
     def load(self, source: View | None, matrix: Affine, given: Block | None) -> None:
         """The columns on the partitions, from HBM or of what is ``given`` on chip."""
@@ -84,10 +83,7 @@ class _Lu:
             column = panel.repeated(self.left, at)
             chosen, place = self.chosen.index(1, at, 1), self.places.index(1, at, 1)
             panel.vector.scaled(self.work, column, ["abs"])
-            panel.vector.folded(top, self.work, "max")
-            # 1 for rows that are not the largest; a NaN is not less than any
-            panel.vector.combined(self.work, self.work, "is_lt", top, "max", numbers)
-            panel.vector.folded(chosen, self.work, "min")
+            take_largest(panel.vector, chosen, self.work, numbers, top)
             for part, values in enumerate((self.left, column)):
                 panel.vector.combined(self.both.index(1, Affine(part)), numbers, "is_equal", chosen, "multiply", values)
             panel.vector.folded(pivots, self.both, "add")
@@ -102,13 +98,8 @@ class _Lu:
             # what nothing waits for
             panel.vector.combined(self.lower, multiples, "multiply", panel.picked(at), "add", self.lower)
             self.builder.emit("activation", Stream.SCALAR, [self.upper.index(1, at, 1)], [upper], ["copy"], [1.0])
-            panel.vector.both(step, chosen, "subtract", place)
-            panel.vector.scaled(rest, step, ["multiply", "add"], -1.0, DONE)
-            changed = self.both.index(1, Affine(1))
-            panel.vector.scaled(self.work, numbers, ["is_equal", "multiply"], place, step)
-            panel.vector.scaled(changed, numbers, ["is_equal", "multiply"], chosen, rest)
-            for change in (self.work, changed):
-                panel.vector.both(numbers, numbers, "add", change)
+            changes = self.work, self.both.index(1, Affine(1))
+            renumber(panel.vector, numbers, (chosen, place), (step, rest), changes)
 
     def store(self, matrix: Affine) -> None:
         """Factors in the order of the pivots, the pivots, and which row each is."""

@@ -11,11 +11,10 @@ from dataclasses import dataclass
 
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.emission.builder import Affine, Block, Builder
-from neuronx_cc.codegen.emission.tiles import TilePool, tile_in
+from neuronx_cc.codegen.emission.tiles import TilePool, dense, pieces, tile_in
 from neuronx_cc.codegen.emission.views import Atom, View
 from neuronx_cc.codegen.factors.many import columns_of, element, groups, matrices
-from neuronx_cc.codegen.factors.panel import pieces
-from neuronx_cc.codegen.factors.ranks import DONE, PLACE
+from neuronx_cc.codegen.factors.ranks import PLACE, renumber, take_largest
 from neuronx_cc.codegen.factors.vector import Vector
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.program import Stream
@@ -62,11 +61,7 @@ class _Lu:
 
     def _work(self, *sizes: int) -> Block:
         """The scratch tile with other dims."""
-        atoms, stride = list[Atom](), 4
-        for size in reversed(sizes):
-            atoms.insert(0, Atom(size, stride))
-            stride *= size
-        return self.work.of((self.work.dims[0], *atoms))
+        return self.work.of((self.work.dims[0], *dense(sizes, "f32")))
 
     def load(self, source: View, first: Affine) -> None:
         """Columns one after the other, and the numbers that all start with."""
@@ -90,10 +85,7 @@ class _Lu:
             chosen, place = element(self.chosen, at + start), element(self.places, at + start)
             vector.scaled(self.size, column, ["abs"])
             vector.both(self.size, self.size, "multiply", self.active)
-            vector.folded(self.top, self.size, "max")
-            # one for rows that are not the largest; a NaN is not less than any
-            vector.combined(self.size, self.size, "is_lt", self.top, "max", self.numbers)
-            vector.folded(chosen, self.size, "min")
+            take_largest(vector, chosen, self.size, self.numbers, self.top)
             vector.combined(self.active, self.numbers, "is_equal", chosen, "subtract", self.active, reverse=True)
             picked = self._work(beyond, self.rows)
             with self.builder.loop(beyond) as other:
@@ -112,12 +104,7 @@ class _Lu:
             bits = Block(self.active.alloc, "s32", self.active.offset, self.active.dims)
             self.builder.emit("copy_predicated", Stream.VECTOR, [column], [bits, self.multiples])
             self._note(chosen, element(self.order, at + start))
-            vector.both(self.step, chosen, "subtract", place)
-            vector.scaled(self.rest, self.step, ["multiply", "add"], -1.0, DONE)
-            vector.scaled(self.size, self.numbers, ["is_equal", "multiply"], place, self.step)
-            vector.scaled(self.change, self.numbers, ["is_equal", "multiply"], chosen, self.rest)
-            for change in (self.size, self.change):
-                vector.both(self.numbers, self.numbers, "add", change)
+            renumber(vector, self.numbers, (chosen, place), (self.step, self.rest), (self.size, self.change))
 
     def _note(self, chosen: Block, out: Block) -> None:
         """Which row has the number ``chosen``."""

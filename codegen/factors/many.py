@@ -6,6 +6,7 @@ A step takes one column out of those after it, row by row: one instruction a row
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import prod
 
 from neuronx_cc.codegen.emission.builder import Affine, Block, Builder
 from neuronx_cc.codegen.emission.views import Atom, View
@@ -23,9 +24,7 @@ def groups(builder: Builder, batch: int) -> Iterator[tuple[Affine, int]]:
 def matrices(view: View, first: Affine, count: int) -> Block:
     """[matrix, element] of a dense array in HBM."""
     size = itemsize(view.dtype)
-    each = 1
-    for dim in view.shape[1:]:
-        each *= dim
+    each = prod(view.shape[1:])
     offset = view.start + first * (each * size)
     return Block(view.alloc, view.dtype, offset, (Atom(count, each * size), Atom(each, size)))
 

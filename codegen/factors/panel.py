@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.emission.builder import Affine, Block, Builder, Ring
-from neuronx_cc.codegen.emission.tiles import TilePool, tile_in
+from neuronx_cc.codegen.emission.tiles import TilePool, pieces, tile_in
 from neuronx_cc.codegen.emission.views import Atom, Dims, View
 from neuronx_cc.codegen.factors.vector import Vector
 from neuronx_cc.ir import hlo
@@ -87,11 +87,6 @@ class Panel:
     def square(self, size: int) -> Block:
         """A unit matrix of ``size``."""
         return self.unit.on_partitions(size).index(1, Affine(), size)
-
-
-def pieces(total: int, step: int) -> list[tuple[int, int]]:
-    """(start, size) of what covers ``total``."""
-    return [(start, min(step, total - start)) for start in range(0, total, step)]
 
 
 def rows_of(view: View, matrix: Affine, start: int, count: int) -> Block:

@@ -56,10 +56,9 @@ def _fits(context: Context, op: hlo.ReduceOp, kernel: Kernel) -> bool:
     long = timing.transfer(nbytes, timing.long_run).bound
     most = long + (MORE * long + KERNELS * 2 * timing.transfer_latency) / 2
     runs = []
-    grouped = inner_rows.grouped(timing, kernel, range(len(kernel.rows)))
-    for best in (inner_rows.options(timing, kernel)[0], *grouped):
-        if FEWEST * best.count >= context.sizes.partitions:
-            runs.append(inner_rows.run(timing, kernel, best) * best.count / context.sizes.partitions)
+    for way in inner_rows.ways(timing, kernel):
+        if FEWEST * way.count >= context.sizes.partitions:
+            runs.append(inner_rows.run(timing, kernel, way) * way.count / context.sizes.partitions)
     if crossing.takes(context, op, 1, row) or (
         min(kernel.order) == kernel.order[-1] and _lies_across(context, op, row)
     ):

@@ -34,7 +34,7 @@ def parts_of(context: Context, kernel: Kernel, member: Member) -> list[Kernel]:
     given = external_operands(context, MapPlan(kernel), member)
     loaded = [x for x in given if hlo.shape_of(base(x)).size == prod(kernel.shape)]
     alive = inner_rows.BUFFERS * tiles_alive(kernel, loaded, last_uses(kernel, member)).element_bytes / itemsize("f32")
-    ways = inner_rows.options(timing, kernel)[0], *inner_rows.grouped(timing, kernel, range(len(kernel.rows)))
+    ways = inner_rows.ways(timing, kernel)
     wanted = max(inner_rows.run(timing, kernel, way) for way in ways)
     for way in ways:
         beside = sum(_bytes_on_each(context, kernel, x, way) for x in given if x not in loaded)
@@ -51,7 +51,7 @@ def parts_of(context: Context, kernel: Kernel, member: Member) -> list[Kernel]:
 
 def _bytes_on_each(context: Context, kernel: Kernel, value: hlo.SSAValue, partitions: Partitions) -> int:
     """Of ``value`` on each partition."""
-    view, axes = full_view(context.views(value)[0], kernel), (partitions.axis, partitions.group_axis)
+    view, axes = full_view(context.views(value)[0], kernel), dict(partitions.steps)
     sizes = (atom.size for at, atoms in enumerate(view.dims) if at not in axes for atom in atoms if atom.stride)
     return prod(sizes) * itemsize(view.dtype)
 

@@ -200,15 +200,14 @@ class Body:
         folded, dtype = [is_row and reduced for reduced in self.tiles.reduced], hlo.shape_of(value).dtype
         kept = [1 if fold else size for fold, size in zip(folded, sizes, strict=True)]
         if is_row and value in self.banks:
-            home = tile_in(self.context.builder, self.banks[value], kept, dtype, self.tiles.partitions)
+            home = self._in_bank(value, kept)
         elif home is None or home.alloc.space is Space.HBM:
             home = (self.pool if home is None else self.stores).tile(kept, dtype, self.tiles.partitions)
         free = [Atom(size, 0) if fold else atom for fold, size, atom in zip(folded, sizes, home.dims[1:], strict=True)]
         return home.of((home.dims[0], *free)) if is_row else home
 
-    def _in_bank(self, value: hlo.SSAValue, like: Block) -> Block:
-        sizes = [atom.size for atom in like.dims[1:]]
-        return tile_in(self.context.builder, self.banks[value], sizes, "f32", like.dims[0].size)
+    def _in_bank(self, value: hlo.SSAValue, sizes: Sequence[int]) -> Block:
+        return tile_in(self.context.builder, self.banks[value], sizes, "f32", self.tiles.partitions)
 
     def _is_array(self, blocks: Blocks, operand: hlo.SSAValue) -> bool:
         """Whether a tile has several values a partition of ``operand``."""

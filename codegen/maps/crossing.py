@@ -113,10 +113,7 @@ class Crossing:
             bank = tile_in(builder, self.banks, [atom.size for atom in out.dims[1:]], "f32", partitions)
         ones = self.context.fixed.ones(partitions, terms=partitions)
         builder.emit("load_stationary", Stream.TENSOR, [], [ones])
-        each = [parts]
-        while len(each[0].dims) > len(out.dims):
-            each = [x.index(len(out.dims), Affine(at)) for x in each for at in range(x.dims[len(out.dims)].size)]
-        for number, part in enumerate(each):
+        for number, part in enumerate(parts.at_each(len(out.dims), len(parts.dims) - len(out.dims))):
             self._multiply(bank, part, ["accumulate"] if number else [])
         if bank is not out:
             emitter.leave(out, bank)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import copysign, frexp, isfinite, prod
 
-from neuronx_cc.codegen.emission.builder import Affine, Block
+from neuronx_cc.codegen.emission.builder import Block
 from neuronx_cc.codegen.emission.emitter import (
     Deferred,
     Emitter,
@@ -72,8 +72,8 @@ def arithmetic(e: Emitter, alu: str, out: Block, lhs: Readable, rhs: Readable) -
                 return
         for tile, other, reverse in ((lhs, rhs, []), (rhs, lhs, ["reverse0"])):
             if parts := _alike(e, out, tile, other):
-                for part, scalar in parts:
-                    _with_partition_scalar(e, alu, part[0], part[1], partition_block(scalar), reverse)
+                for here, part, scalar in parts:
+                    _with_partition_scalar(e, alu, here, part, partition_block(scalar), reverse)
                 return
         e.over("tensor_tensor", Stream.VECTOR, [out], [lhs, rhs], alu=[alu])
         return
@@ -117,9 +117,9 @@ def _one_a_partition(e: Emitter, block: Block, out: Block) -> Block | None:
     return widened
 
 
-def _alike(e: Emitter, out: Block, tile: Block, other: Block) -> list[tuple[list[Block], Block]]:
-    """(Parts of ``out`` and ``tile``, that of ``other``) where this has one value a partition for each: if an
-    instruction for each of them, which are few, takes less time than one for all; else empty.
+def _alike(e: Emitter, out: Block, tile: Block, other: Block) -> list[tuple[Block, ...]]:
+    """Parts of all three, of which that of ``other`` has one value a partition: if an instruction for each of them,
+    which are few, takes less time than one for all; else empty.
     """
     depth = max(other.varying, default=0)
     sizes = [atom.size for atom in out.dims[1 : depth + 1]]
@@ -131,10 +131,7 @@ def _alike(e: Emitter, out: Block, tile: Block, other: Block) -> list[tuple[list
     each = timing.engine("tensor_scalar", Stream.VECTOR, size, made, read[:1], ("add",))
     if each.times(prod(sizes)).bound >= whole.bound:
         return []
-    parts = [[out, tile, other]]
-    for count in sizes:
-        parts = [[x.index(1, Affine(at)) for x in part] for part in parts for at in range(count)]
-    return [(part[:2], part[2]) for part in parts]
+    return list(zip(*(block.at_each(1, depth) for block in (out, tile, other)), strict=True))
 
 
 def _after_deferred(e: Emitter, alu: str, out: Block, lhs: Readable, rhs: Readable) -> None:
@@ -276,7 +273,8 @@ def divide(e: Emitter, op: hlo.HloOp, out: Block, lhs: Operand, rhs: Operand) ->
     elif isinstance(rhs, Block) and _repeats(rhs) and isinstance(lhs, Block) and not tells_last_bit(op.result):
         kept = [dim for dim, atom in enumerate(rhs.dims) if dim == 0 or atom.stride]
         divisors = rhs.select(kept)
-        inverse = e.inverses(divisors) if e.inverses is not None else e.scratch(divisors, "f32")
+        sizes = [atom.size for atom in divisors.dims[1:]]
+        inverse = e.inverses(sizes) if e.inverses is not None else e.scratch(divisors, "f32")
         e.over("reciprocal", Stream.VECTOR, [inverse], [divisors])
         strides = dict(zip(kept, inverse.dims, strict=True))
         spread = tuple(strides.get(dim, atom) for dim, atom in enumerate(rhs.dims))

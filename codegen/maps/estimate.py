@@ -140,9 +140,9 @@ def _tiles(context: Context, plan: MapPlan, partitions: Partitions, counts: Coun
     """Tiles of whole rows, and what engines do with one."""
     kernel, timing = plan.kernel, context.timing
     row = prod(kernel.shape[len(kernel.rows) :]) if kernel.reduced else 0
-    along = {partitions.axis, partitions.group_axis}
+    along = dict(partitions.steps).keys()
     pairs = counts.pairs
-    pairs += sum(not along.issuperset(varying(full_view(context.views(x)[0], kernel))) for x in counts.small)
+    pairs += sum(not along >= {*varying(full_view(context.views(x)[0], kernel))} for x in counts.small)
     if plan.spreads_rows:
         rows = crossing.tile_rows(kernel, timing)
         pairs += counts.rows * (not row_banks.fits(context.sizes, rows))

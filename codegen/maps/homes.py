@@ -99,8 +99,7 @@ def _is_cut(view: View, plan: MapPlan) -> bool:
     """Whether each box of the kernel is a view: where partitions do not divide their axis, ``view`` is cut along it."""
     if plan.partitions is None:
         return True
-    axes = (plan.partitions.axis, plan.partitions.step), (plan.partitions.group_axis, plan.partitions.groups)
-    for axis, step in axes:
+    for axis, step in plan.partitions.steps:
         size = plan.kernel.shape[axis]
         rest = size % step
         if rest and any(view.slice(axis, *part) is None for part in ((0, size - rest), (size - rest, rest))):

@@ -28,6 +28,11 @@ def options(timing: Timing, kernel: Kernel) -> list[Partitions]:
     return sorted(found, key=lambda p: -p.size * min(timing.long_run, itemsize("f32") * run(timing, kernel, p)))
 
 
+def ways(timing: Timing, kernel: Kernel) -> list[Partitions]:
+    """The best one with an axis on the partitions, and those with two."""
+    return [options(timing, kernel)[0], *grouped(timing, kernel, range(len(kernel.rows)))]
+
+
 def grouped(timing: Timing, kernel: Kernel, axes: Sequence[int]) -> list[Partitions]:
     """The ways to lay two of its ``axes`` on the partitions."""
 

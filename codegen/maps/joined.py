@@ -16,7 +16,7 @@ from neuronx_cc.codegen.formation.graph import Kernel
 from neuronx_cc.codegen.maps import crossing, inner_rows
 from neuronx_cc.codegen.maps.ahead import along_rows
 from neuronx_cc.codegen.maps.axes import axes_view, full_view, is_small, varying
-from neuronx_cc.codegen.maps.estimate import Counts, counted_ops, estimate, problem_of
+from neuronx_cc.codegen.maps.estimate import counted_ops, estimate, problem_of
 from neuronx_cc.codegen.maps.lifetimes import Member
 from neuronx_cc.codegen.maps.plan import (
     MapPlan,
@@ -46,15 +46,14 @@ def choose_plan(context: Context, kernel: Kernel, member: Member, step: int) -> 
     stored = only_stored(context, results, step)
     first.partitions = choose_partitions(context, first, external, stored)
     others = list(candidates(context, first, external, stored))
-    counts = counted_ops(context, kernel, member, external) if others else Counts(0, 0, 0, 0, (), 1.0)
-    problems = [
-        problem_of(context, plan, first, external, results, step, counts)
-        for plan in ([first, *others] if others else [])
-    ]
+    if not others:
+        return first, external
+    counts = counted_ops(context, kernel, member, external)
+    problems = [problem_of(context, plan, first, external, results, step, counts) for plan in (first, *others)]
     times = [estimate(problem, context.timing) for problem in problems]
     best = first
-    expected = first.partitions is not None and bool(problems) and problems[0].on_chip
-    if others and min(times) * (GAIN_ON_CHIP if expected else GAIN) < times[0]:
+    expected = first.partitions is not None and problems[0].on_chip
+    if min(times) * (GAIN_ON_CHIP if expected else GAIN) < times[0]:
         best = others[times.index(min(times)) - 1]
         member.update({op.results[0]: best.kernel for op in kernel.ops})
     return best, external

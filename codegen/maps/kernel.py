@@ -98,9 +98,7 @@ def _emit_boxes(context: Context, plan: MapPlan, member: Member, area: Area, col
     if partitions is None or divides(area.shape, partitions):
         Box(context, plan, member, area, columns).emit()
         return
-    axis, step = partitions.axis, partitions.step
-    if not area.shape[axis] % step:
-        axis, step = partitions.group_axis, partitions.groups
+    axis, step = next((axis, step) for axis, step in partitions.steps if area.shape[axis] % step)
     total = area.shape[axis]
     whole, rest = total // step * step, total % step
     rest_partitions = partitions.of_rest(area.shape, axis, rest)

@@ -64,8 +64,8 @@ def moved(context: Context, plan: MapPlan, others: Sequence[View], view: View, i
     kernel, partitions, timing = plan.kernel, plan.partitions, context.timing
     if partitions is None:
         return None
-    axes = {partitions.axis: partitions.step, partitions.group_axis: partitions.groups}
-    shape = tuple(size - size % axes.get(axis, 1) for axis, size in enumerate(kernel.shape))
+    steps = dict(partitions.steps)
+    shape = tuple(size - size % steps.get(axis, 1) for axis, size in enumerate(kernel.shape))
     # steps of a scan lie in whichever order suits it
     near = [each for each in others if not each.in_sbuf and kernel.scanned < 0]
     full = (each.broadcast(kernel.shape, range(len(each.dims))) for each in (view, *near))

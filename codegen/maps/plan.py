@@ -194,10 +194,7 @@ def resident_layout(timing: Timing, shape: hlo.Shape, most: int) -> tuple[int, C
 def lies_along(full: View, plan: MapPlan) -> bool:
     """Whether a view of the kernel's space has one step along the partitions and one from each group of them on."""
     partitions = plan.partitions
-    return partitions is None or (
-        is_laid_out(full, partitions.axis, partitions.step)
-        and (partitions.groups == 1 or is_laid_out(full, partitions.group_axis, partitions.groups))
-    )
+    return partitions is None or all(is_laid_out(full, axis, step) for axis, step in partitions.steps)
 
 
 def lies_across(view: View, partitions: Partitions, timing: Timing) -> bool:

@@ -43,6 +43,12 @@ class Partitions:
         """Neighbours along ``axis`` that all partitions have."""
         return self.size * self.inner
 
+    @property
+    def steps(self) -> tuple[tuple[int, int], ...]:
+        """(axis, neighbours along it that all partitions have), of each axis on the partitions."""
+        groups = ((self.group_axis, self.groups),) if self.groups > 1 else ()
+        return (self.axis, self.step), *groups
+
     def of_rest(self, shape: Sequence[int], axis: int, rest: int) -> Partitions:
         """For the ``rest`` indices that it leaves of one of its axes, of ``shape``."""
         if axis == self.axis:
@@ -58,8 +64,8 @@ def partition_divisor(size: int, most: int = 128) -> int:
 
 
 def divides(shape: Sequence[int], partitions: Partitions) -> bool:
-    """Whether ``partitions`` hold equal parts of their axis."""
-    return shape[partitions.axis] % partitions.step == 0 and shape[partitions.group_axis] % partitions.groups == 0
+    """Whether ``partitions`` hold equal parts of their axes."""
+    return all(shape[axis] % step == 0 for axis, step in partitions.steps)
 
 
 def fill_partitions(shape: Sequence[int], axes: Sequence[int], flat: bool) -> Partitions:

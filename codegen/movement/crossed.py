@@ -6,10 +6,9 @@ neighbours in one run. The opposite of ``column_kernel``.
 
 from __future__ import annotations
 
-from itertools import product
 from math import ceil, prod
 
-from neuronx_cc.codegen.emission.builder import Affine, Block, Builder, emit_over, merge_free
+from neuronx_cc.codegen.emission.builder import Block, Builder, emit_over, merge_free
 from neuronx_cc.codegen.emission.tiles import TilePool
 from neuronx_cc.codegen.emission.views import Nested
 from neuronx_cc.codegen.movement.transpose_kernel import turn_squares
@@ -56,19 +55,12 @@ def copy(builder: Builder, target: Block, source: Block, stream: Stream) -> None
     assert found is not None, "has a time"
     target, source = found
     across, rows, *others = source.dims
-    sizes = [atom.size for atom in others]
     with TilePool(builder, "transposed for its store", BUFFERS) as pool:
-        tile = pool.tile([*sizes, across.size], source.dtype, rows.size)
-        for place in product(*map(range, sizes)):
-            turn_squares(builder, _at(tile, 1, place), _at(source, 2, place))
+        tile = pool.tile([*(atom.size for atom in others), across.size], source.dtype, rows.size)
+        for there, here in zip(tile.at_each(1, len(others)), source.at_each(2, len(others)), strict=True):
+            turn_squares(builder, there, here)
         order = [1, *range(2, len(target.dims)), 0]
         emit_over(builder, "dma_copy", stream, [target.select(order)], [tile])
-
-
-def _at(block: Block, dim: int, place: tuple[int, ...]) -> Block:
-    for index in place:
-        block = block.index(dim, Affine(index))
-    return block
 
 
 def _crossed(target: Block, source: Block) -> tuple[Block, Block] | None:

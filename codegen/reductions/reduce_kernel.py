@@ -37,6 +37,7 @@ from neuronx_cc.codegen.reductions.reduce_plan import (
     estimate,
     gathers,
     is_one_tile,
+    is_summed_by_folds,
     on_tensor,
 )
 from neuronx_cc.ir import hlo
@@ -168,7 +169,7 @@ class _Reduce:
         kept, folded = ([dim for dim, each in enumerate(dims) if each.kept is which] for which in (True, False))
         nothing = _Part(Affine(), 1, 1)
         for block in self._over(kept, [nothing for _ in dims]):
-            if is_one_tile(self.problem, self.schedule) and not self.problem.adds:
+            if is_summed_by_folds(self.problem, self.schedule):
                 for tile in self._over(folded, block):
                     self._finish(tile, self._alone(tile))
                 continue

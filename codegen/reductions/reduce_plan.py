@@ -230,6 +230,11 @@ def is_one_tile(problem: Problem, schedule: Schedule) -> bool:
     return all(_boxes(problem, schedule, index) == 1 for index in folded)
 
 
+def is_summed_by_folds(problem: Problem, schedule: Schedule) -> bool:
+    """Whether a block's sums are the folds of its one tile: floats are added to +0, not to -0."""
+    return is_one_tile(problem, schedule) and not problem.adds
+
+
 def _minor(problem: Problem, schedule: Schedule) -> int:
     """Bytes between neighbours as Vector reads a tile: along the last dim that is reduced."""
     stride, found = itemsize(problem.dtype), 0
@@ -262,8 +267,7 @@ def _folded(problem: Problem, schedule: Schedule, timing: Timing) -> Work:
     if columns > kept:
         source = Tile(problem.dtype, stride=_minor(problem, schedule))
         work += timing.engine("tensor_reduce", Stream.VECTOR, columns, (F32,), (source,), ("add",))
-    alone = is_one_tile(problem, schedule) and not problem.adds  # floats are added to +0, not to -0
-    if not alone:
+    if not is_summed_by_folds(problem, schedule):
         work += timing.engine("tensor_tensor", Stream.VECTOR, kept, ins=(F32, F32), alu=("add",))
     elif columns == kept and problem.dtype != problem.acc:
         work += timing.engine("tensor_copy", Stream.VECTOR, kept, ins=(Tile(problem.dtype),))

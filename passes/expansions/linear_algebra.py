@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from neuronx_cc.ir import hlo
-from neuronx_cc.ir.factors import CHOLESKY, MANY, MOST_COLUMNS
+from neuronx_cc.ir.factors import CHOLESKY, MOST_COLUMNS
 from neuronx_cc.passes.expansions import small_matrices
 from neuronx_cc.passes.expansions.build import Build, Value
 
@@ -243,7 +243,7 @@ def _diagonal_blocks(b: Build, x: Value, blocks: int) -> Value:
 def cholesky(b: Build, x: Value) -> Value:
     """The lower factor of Hermitian matrices, of which the lower triangle is read; NaN where there is none."""
     batch, size, _ = dims_of(x)
-    if not is_complex(x) and size <= small_matrices.FEW_IN_PLACE and batch > MANY:
+    if not is_complex(x) and size <= small_matrices.FEW_IN_PLACE and batch > small_matrices.MANY:
         return _checked(b, small_matrices.cholesky(b, x))
     if not is_complex(x) and size <= FEW_BLOCKS * MOST_COLUMNS:
         return _called(b, x) if size <= MOST_COLUMNS else _by_blocks(b, x)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from neuronx_cc.ir import hlo
-from neuronx_cc.ir.factors import LU, MANY, MOST_COLUMNS, MOST_ROWS
+from neuronx_cc.ir.factors import LU, MOST_COLUMNS, MOST_ROWS
 from neuronx_cc.passes.expansions import small_matrices
 from neuronx_cc.passes.expansions.build import Build, Value
 from neuronx_cc.passes.expansions.linear_algebra import (
@@ -40,7 +40,7 @@ def lu_factor(b: Build, x: Value) -> Factors:
     batch, rows, columns = dims_of(x)
     count = min(rows, columns)
     largest = max(rows, columns)
-    few = TINY if batch == 1 else small_matrices.FEW if batch > MANY else 2 * TINY
+    few = TINY if batch == 1 else small_matrices.FEW if batch > small_matrices.MANY else 2 * TINY
     if not is_complex(x) and largest <= few:
         return small_matrices.lu_factor(b, x)
     if not is_complex(x) and rows <= _most_rows(b):

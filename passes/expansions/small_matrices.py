@@ -16,6 +16,8 @@ FEW = 6
 """Rows and columns of matrices whose rows change places."""
 FEW_IN_PLACE = 8
 """Rows of matrices whose rows stay where they are."""
+MANY = 128
+"""Matrices from which on all this takes less time than the kernels of ``ir.factors``."""
 Elements = list[list[Value]]
 
 
