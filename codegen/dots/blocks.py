@@ -75,7 +75,7 @@ def fits(problem: Problem, schedule: Schedule, sizes: Sizes) -> bool:
 
 def bytes_of_row(problem: Problem, operand: Operand) -> int:
     """Bytes a partition of one row of an operand in a block, with all that is made of it."""
-    chunks, nbytes = sum(map(prod, problem.all_chunks)), itemsize(problem.dtype)
+    chunks, nbytes = sum(map(prod, problem.all_chunks)), itemsize(operand.dtype if operand.paired else problem.dtype)
     if operand.split:
         nbytes = itemsize(operand.dtype) + PARTS * itemsize(PART)
     suspects = problem.lhs.suspected or problem.rhs.suspected

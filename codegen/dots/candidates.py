@@ -72,14 +72,40 @@ def candidates(problem: Problem, timing: Timing) -> Iterator[Schedule]:
     if problem.out.across:
         yield from dict.fromkeys(_across(problem, frame, sizes))
         return
+    streams = _may_stream_rows(problem, frame, sizes)
+    if problem.side_by_side == 1 and problem.rhs.transposed and problem.rhs.converted:
+        streams = streams and _waits_for_columns(problem, timing)
+        turned = streams
+    else:
+        turned = problem.side_by_side > 1
+    if not turned:
+        yield from _in_rows(problem, frame, timing)
+    if streams:
+        yield from _turned(problem, replace(frame, swapped=SQUARE), timing)
+
+
+def _in_rows(problem: Problem, frame: Schedule, timing: Timing) -> Iterator[Schedule]:
+    """Where columns stream past rows."""
+    sizes = timing.sizes
     whole = [each for each in _whole(problem, frame, sizes) if fits(problem, each, sizes)]
     yield from dict.fromkeys(finished(problem, each, timing) for each in whole)
+    if problem.comes_in_pairs:
+        return
     most = max(map(prod, problem.all_chunks))
     yield from dict.fromkeys(_streamed(problem, frame, most, sizes))
     if not whole:
         yield from dict.fromkeys(_cut(problem, frame, most, sizes))
     elif most > 1 and all(_is_small(problem, each, sizes) for each in whole):
         yield from dict.fromkeys(_cut(problem, frame, -(-most // 2), sizes))
+
+
+def _turned(problem: Problem, frame: Schedule, timing: Timing) -> Iterator[Schedule]:
+    """Where few rows stream past columns."""
+    sizes = timing.sizes
+    whole = [each for each in _whole(problem, frame, sizes) if fits(problem, each, sizes)]
+    yield from dict.fromkeys(finished(problem, each, timing) for each in whole)
+    if not problem.comes_in_pairs:
+        yield from dict.fromkeys(_streamed(problem, frame, max(map(prod, problem.all_chunks)), sizes))
 
 
 def _frame(problem: Problem, timing: Timing) -> Schedule:
@@ -193,6 +219,31 @@ def _streams_short_rows(problem: Problem, timing: Timing) -> bool:
     return swapped + square * (columns // SQUARE) < straight
 
 
+def _may_stream_rows(problem: Problem, frame: Schedule, sizes: Sizes) -> bool:
+    """Whether few rows may stream past columns that come in 8 bits, and Vector transpose the sums: TensorE takes half
+    the time for these, and parts of the rows stream side by side.
+    """
+    rows, weights = prod(problem.m), problem.rhs
+    if weights.home is not Home.HBM or itemsize(weights.stored) > 1 or itemsize(problem.dtype) > 2:
+        return False
+    if rows != problem.m_tiled or rows > SQUARE or problem.bias or frame.swapped or frame.leaves is Leaves.ROWS:
+        return False
+    return rows * problem.side_by_side * -(-sizes.bank_columns // sizes.columns) <= sizes.bank_columns
+
+
+def _waits_for_columns(problem: Problem, timing: Timing) -> bool:
+    """Whether TensorE, which transposes what other engines convert, takes as long as these where columns stream past
+    rows, by more than Vector takes to transpose the sums of rows.
+    """
+    if not problem.rhs.transposed or not problem.rhs.converted:
+        return False
+    columns, height, rows = timing.sizes.bank_columns, timing.sizes.columns, problem.m_tiled
+    straight = timing.product(rows, columns, problem.dtype).tensor * height / columns
+    turned = timing.product(height, rows, problem.dtype).tensor
+    square = timing.engine("transpose", Stream.VECTOR, SQUARE, ins=(F32_PSUM,)).vector
+    return square * (height // SQUARE) < (straight - turned) * problem.products
+
+
 def _unrolled_batches(problem: Problem, sizes: Sizes) -> int:
     """Products of a batch that are no loop: all of a small one, else so many that they are worth an iteration."""
     if prod(problem.b) <= UNROLLED_BATCHES:
@@ -221,7 +272,7 @@ def _with(frame: Schedule, stays: str, m: int, n: int, buffers: tuple[int, int],
 def rows_beside(problem: Problem, operand: Operand, timing: Timing) -> int:
     """How many rows of an operand make a long run, where they are neighbours in memory and come to be transposed."""
     row = prod(problem.k) * itemsize(operand.stored)
-    return -(-timing.long_run // row) if come_beside(problem, operand) else 1
+    return -(-timing.long_run // row) if come_beside(*problem.carried(operand)) else 1
 
 
 def _is_small(problem: Problem, schedule: Schedule, sizes: Sizes) -> bool:
@@ -283,7 +334,8 @@ def _whole(problem: Problem, frame: Schedule, sizes: Sizes) -> Iterator[Schedule
             if n >= min(problem.n_tiled, sizes.columns):
                 some, full = True, full or n == problem.n_tiled
                 yield _with(frame, "rhs", m, n, (streaming, staying), sizes)
-    for n in sorted({columns(sizes.bank_columns << power) for power in range(2)}):
+    smallest = sizes.bank_columns >> (1 if frame.swapped else 0)
+    for n in sorted({columns(size) for size in (smallest, sizes.bank_columns, 2 * sizes.bank_columns)}):
         for streaming, staying in product((3, 2), (2, 1)):
             m = rows((room - n * (streaming * column + beside)) // (staying * row))
             if m >= min(problem.m_tiled, sizes.columns):
@@ -326,7 +378,7 @@ def _streamed(problem: Problem, frame: Schedule, most: int, sizes: Sizes) -> Ite
     tiles = max(1, group * -(-rows // sizes.columns))
     if (group > 1 and group not in groups.counts(problem, frame, sizes)) or problem.lhs.home is Home.STAGED:
         return
-    if frame.leaves is Leaves.ROWS or frame.swapped or problem.rhs.home is Home.STAGED or most < STREAMED:
+    if frame.leaves is Leaves.ROWS or problem.rhs.home is Home.STAGED or most < STREAMED:
         return
     if problem.rhs.transposed:
         return  # blocks of k are short runs of its rows

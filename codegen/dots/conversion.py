@@ -1,7 +1,7 @@
 """Operands of contractions that are stored in fewer bits than TensorE takes: loaded as stored, converted on chip.
 
-The DMA would move them in the wider type. Scalar and Vector share the elements, each as many as it converts in the
-same time, while TensorE multiplies and the DMA loads others.
+The DMA would move them in the wider type. Scalar and Vector (GpSimd, of rows to be transposed) share the elements,
+each as many as it converts in the same time, while TensorE multiplies and the DMA loads others.
 
 Codes of 8-bit floats that TensorE does not take (``DECODED``) become FP16, exactly. 128 times a code, as a signed
 number, has its sign, and its exponent and mantissa where FP16 has its own; only the highest bit of the exponent, which
@@ -46,13 +46,20 @@ SUSPECTS = "bf16"
 """The type in which NaNs among codes are infinities."""
 
 
-def works(timing: Timing, stored: str, dtype: str) -> tuple[Work, Work]:
-    """What Scalar and Vector do for ``ELEMENTS`` elements a partition."""
+def works(timing: Timing, stored: str, dtype: str, other: Stream = Stream.VECTOR) -> tuple[Work, Work]:
+    """What Scalar and the other engine do for ``ELEMENTS`` elements a partition."""
     tiles = (Tile(dtype),), (Tile(stored),)
     return (
         timing.engine("activation", Stream.SCALAR, ELEMENTS, *tiles, ("copy",)),
-        timing.engine("tensor_copy", Stream.VECTOR, ELEMENTS, *tiles),
+        timing.engine("tensor_copy", other, ELEMENTS, *tiles),
     )
+
+
+def _other(operand: Operand) -> Stream:
+    """What converts beside Scalar: GpSimd, the quicker one, of rows to be transposed, which keep Scalar busy. It keeps
+    Vector from SBUF, which other kernels want; and codes are multiplied on the way.
+    """
+    return Stream.GPSIMD if operand.transposed and not operand.decoded else Stream.VECTOR
 
 
 def bit_work(timing: Timing, operand: Operand) -> Work:
@@ -63,7 +70,7 @@ def bit_work(timing: Timing, operand: Operand) -> Work:
 
 
 class Shares(NamedTuple):
-    """Parts of the elements that the DMA casts as it loads them, and that Scalar converts. Vector has the others."""
+    """Parts of the elements that the DMA casts as it loads them, and that Scalar converts, not the other engine."""
 
     dma: float
     scalar: float
@@ -82,7 +89,7 @@ def _sharing(timing: Timing, operand: Operand, dtype: str, part: float, row: int
     """The time of ``ELEMENTS`` of a partition of which the DMA casts a part. Scalar takes what is transposed out of
     PSUM as well.
     """
-    scalar, vector = (work.bound for work in works(timing, *_kinds(operand, dtype)))
+    scalar, vector = (work.bound for work in works(timing, *_kinds(operand, dtype), _other(operand)))
     bits = bit_work(timing, operand).bound if operand.decoded else 0.0
     leaves = leave(timing.sizes.bank_columns, operand.dtype, timing).scalar if operand.transposed else 0.0
     leaves *= ELEMENTS / timing.sizes.bank_columns
@@ -115,7 +122,7 @@ def _balanced(timing: Timing, stored: str, dtype: str) -> float:
 
 
 def of(timing: Timing, stored: str, dtype: str, elements: int) -> Work:
-    """Of ``elements`` a partition that Scalar and Vector share."""
+    """Of ``elements`` a partition that two engines share."""
     part, (scalar, vector) = _balanced(timing, stored, dtype), works(timing, stored, dtype)
     return (scalar.times(part) + vector.times(1 - part)).times(elements / ELEMENTS)
 
@@ -128,7 +135,7 @@ def of_all(problem: Problem, operand: Operand, timing: Timing) -> Work:
     dtype = problem.transposed_as(operand) if operand.transposed else operand.dtype
     if dtype == operand.stored:
         return NOTHING
-    scalar, vector = works(timing, *_kinds(operand, dtype))
+    scalar, vector = works(timing, *_kinds(operand, dtype), _other(operand))
     (cast, part), count = shares(timing, operand, dtype), elements / ELEMENTS
     shared = scalar.times(part * count) + vector.times((1 - cast - part) * count)
     if cast:
@@ -156,7 +163,7 @@ def convert(emitter: Emitter, operand: Operand, target: Block, source: Block, ca
     if operand.decoded:
         target, source, factor = replace(target, dtype=SIGNED), replace(source, dtype=CODES), PLACE
     by_scalar = shares(emitter.builder.timing, operand, target.dtype, cast).scalar
-    _shared(emitter, by_scalar / (1 - cast), target, source, factor)
+    _shared(emitter, by_scalar / (1 - cast), target, source, factor, _other(operand))
 
 
 def decode(emitter: Emitter, operand: Operand, targets: Iterable[Block]) -> None:
@@ -198,8 +205,10 @@ def cast(emitter: Emitter, target: Block, source: Block) -> None:
     _shared(emitter, _balanced(emitter.builder.timing, source.dtype, target.dtype), target, source, 1.0)
 
 
-def _shared(emitter: Emitter, part: float, target: Block, source: Block, factor: float) -> None:
-    """``target = factor * source``: ``part`` of the elements of a partition by Scalar, the others by Vector."""
+def _shared(
+    emitter: Emitter, part: float, target: Block, source: Block, factor: float, other: Stream = Stream.VECTOR
+) -> None:
+    """``target = factor * source``: ``part`` of the elements of a partition by Scalar, the others by another engine."""
     blocks = merge_free([target, source])
     if len(blocks[0].dims) < 2:
         blocks = [target, source]  # one element a partition
@@ -211,7 +220,7 @@ def _shared(emitter: Emitter, part: float, target: Block, source: Block, factor:
     if first < size:
         ends = [block.index(dim, Affine(first), size - first) for block in blocks]
         if factor == 1:
-            emitter.over("tensor_copy", Stream.VECTOR, ends[:1], ends[1:])
+            emitter.over("tensor_copy", other, ends[:1], ends[1:])
         else:
             emitter.over("tensor_scalar", Stream.VECTOR, ends[:1], ends[1:], alu=["multiply"], imm=[factor])
 

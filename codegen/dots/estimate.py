@@ -28,8 +28,9 @@ from neuronx_cc.codegen.dots.schedule import (
 from neuronx_cc.codegen.emission.views import Atom
 from neuronx_cc.codegen.epilogues.work import leave, tile_work
 from neuronx_cc.codegen.movement.halves import HALVES
+from neuronx_cc.codegen.movement.transpose_kernel import SQUARE
 from neuronx_cc.ir.isa.program import Stream
-from neuronx_cc.ir.isa.timing import F32_PSUM, NOTHING, Stage, Tile, Timing, Work, total
+from neuronx_cc.ir.isa.timing import F32, F32_PSUM, NOTHING, Stage, Tile, Timing, Work, total
 from neuronx_cc.ir.types import itemsize
 
 UNDER_WAY = 4
@@ -252,7 +253,7 @@ def _overlapped(problem: Problem, schedule: Schedule, work: Work, wait: float, p
     """Time of all ``work``: that of the engines after they ``wait`` for loads, or that of the DMA, after which one of
     ``pairs`` of blocks is left to multiply.
     """
-    engines = max(work.tensor, work.vector, work.scalar, work.psum_port)
+    engines = max(work.tensor, work.vector, work.scalar, work.psum_port, work.sbuf_port)
     others = sorted((work.tensor, work.vector, work.scalar, work.dma))[-2]
     bound = max(engines + wait, work.dma + work.tensor / pairs)
     return bound + UNHIDDEN * others + _ends(problem, schedule, timing)
@@ -290,6 +291,7 @@ def _on_chip(problem: Problem, operand: Operand, timing: Timing) -> Work:
 
 
 def _transfers(problem: Problem, schedule: Schedule, operand: Operand, timing: Timing) -> Work:
+    problem, operand = problem.carried(operand)
     width = itemsize(operand.stored)
     nbytes = problem.elements(operand) * max(width, itemsize(operand.loaded))
     if operand.home is Home.CONSTANT:
@@ -328,6 +330,7 @@ def transposes(problem: Problem, schedule: Schedule, operand: Operand, timing: T
     """Of all of one operand of one batch index, once."""
     if not operand.transposed:
         return NOTHING
+    problem, operand = problem.carried(operand)
     sizes = timing.sizes
     rows = prod(problem.m if operand is problem.lhs else problem.n)
     height = min(rows, max(1, schedule.coming(operand).rows), sizes.rows)
@@ -354,6 +357,7 @@ def _turned(problem: Problem, schedule: Schedule, operand: Operand, timing: Timi
     work = transposes(problem, schedule, operand, timing)
     if not operand.transposed:
         return 0.0
+    problem, operand = problem.carried(operand)
     rows = prod(problem.m if operand is problem.lhs else problem.n)
     banks = rows * problem.products / timing.sizes.bank_columns
     first = (work.tensor + work.vector + work.scalar) / max(1.0, banks)
@@ -371,6 +375,11 @@ def products(problem: Problem, schedule: Schedule, timing: Timing) -> Work:
         each = timing.product(problem.out.across, moving, problem.dtype, flags=problem.flags)
         return each.times(problem.n_tiled // problem.out.across * problem.products * problem.passes)
     rows, wide = min(max(1, problem.m_tiled), timing.sizes.columns), _columns(problem, timing)
+    if schedule.swapped and itemsize(problem.dtype) < 4:
+        height = timing.sizes.columns
+        each = timing.product(height, rows * problem.side_by_side, problem.dtype, flags=problem.flags)
+        tiles = prod(problem.n) // problem.n_tiled * -(-problem.n_tiled // height)
+        return each.times(tiles * problem.products * problem.passes)
     each = timing.product(rows, wide, problem.dtype, flags=problem.flags)
     # blocks of less than a tile of rows fill tiles of their own
     tiles = _row_tiles(problem, timing) * max(1, prod(problem.n)) / wide
@@ -382,7 +391,7 @@ def results(problem: Problem, schedule: Schedule, timing: Timing) -> Work:
     """Of one batch index: the sums leave PSUM, and are stored where they do not stay on chip."""
     rows, columns = (max(1, prod(each)) for each in (problem.m, problem.n))
     work = _tile(problem, schedule, timing).times(_tiles(problem, schedule, timing))
-    work += _combined(problem, schedule, timing) + splitting.sums_work(problem, timing)
+    work += _combined(problem, schedule, timing) + _sums_turned(problem, schedule, timing)
     if schedule.leaves is Leaves.CHIP:
         return work
     width = itemsize(problem.out.dtype)
@@ -394,6 +403,17 @@ def results(problem: Problem, schedule: Schedule, timing: Timing) -> Work:
         return timing.transfer(rows * columns * width, _stored_run(problem, schedule, count)).times(part)
 
     return work + _with_rest(problem.n_tiled, block, stored)
+
+
+def _sums_turned(problem: Problem, schedule: Schedule, timing: Timing) -> Work:
+    """Of one batch index: parts of rows that streamed side by side past columns are added up, and all transposed."""
+    if problem.out.across or not schedule.swapped or itemsize(problem.dtype) == 4:
+        return splitting.sums_work(problem, problem.width(problem.n_tiled), timing)
+    columns, wide = timing.sizes.columns, timing.sizes.bank_columns
+    square = timing.engine("transpose", Stream.VECTOR, SQUARE, ins=(F32 if problem.side_by_side > 1 else F32_PSUM,))
+    tiles, banks = (prod(problem.n) // problem.n_tiled * -(-problem.n_tiled // each) for each in (columns, wide))
+    summed = splitting.sums_work(problem, wide // columns * problem.m_tiled, timing)
+    return square.times(tiles * -(-columns // SQUARE)) + summed.times(banks)
 
 
 def _stored_run(problem: Problem, schedule: Schedule, columns: int) -> int:

@@ -146,6 +146,7 @@ def _row_tiles(problem: Problem, schedule: Schedule, operand: Operand, sizes: Si
     """How many tiles of rows of an operand are loaded to be transposed."""
     if not operand.transposed or operand.on_chip:
         return 0
+    problem, operand = problem.carried(operand)
     rows = prod(problem.m if operand is problem.lhs else problem.n)
     pieces = sum(
         prod(-(-size // count) for size, count in zip(box, together(problem, box, schedule.row_bytes), strict=True))

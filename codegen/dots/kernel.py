@@ -9,6 +9,7 @@ here, without decisions.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 
 from neuronx_cc.codegen.context import Context
@@ -19,7 +20,7 @@ from neuronx_cc.codegen.dots.filler import Filler, transposer_of
 from neuronx_cc.codegen.dots.loops import Loops
 from neuronx_cc.codegen.dots.nest import Nest, Waiting
 from neuronx_cc.codegen.dots.placement import bind, place
-from neuronx_cc.codegen.dots.problem import DECODED, PE_DTYPES, Operand, exact_type, order_of, pe_dtype, turnable
+from neuronx_cc.codegen.dots.problem import DECODED, PAIR, PE_DTYPES, Operand, exact_type, order_of, pe_dtype, turnable
 from neuronx_cc.codegen.dots.products import Products
 from neuronx_cc.codegen.dots.result import Bias, Output
 from neuronx_cc.codegen.dots.schedule import (
@@ -29,8 +30,9 @@ from neuronx_cc.codegen.dots.schedule import (
     footprint,
     row_tiles,
 )
-from neuronx_cc.codegen.dots.stage import KeptBlocks, Stage, kept_bytes
+from neuronx_cc.codegen.dots.stage import InPairs, KeptBlocks, Stage, kept_bytes
 from neuronx_cc.codegen.dots.tiles import Tiles
+from neuronx_cc.codegen.dots.turned import Turned
 from neuronx_cc.codegen.emission.accesses import Alloc
 from neuronx_cc.codegen.emission.emitter import Emitter
 from neuronx_cc.codegen.emission.tiles import TilePool, no_room, room_of
@@ -67,6 +69,8 @@ def lower(context: Context, kernel: Kernel, step: int) -> None:
         # made here because staging asks for them inside loops
         context.fixed.identity(carrier_of(dtype, context.moves_values(dtype)))
     placed = place(context, contraction, bound)
+    if placed.problem.comes_in_pairs:
+        context.fixed.identity(PAIR)
     schedule = context.planner.choose(placed.problem)
     if schedule is None:
         raise no_room("contraction", placed.problem.room, op.loc)
@@ -117,7 +121,8 @@ def emit(context: Context, placed: Placed, schedule: Schedule) -> None:
     kept: dict[str, Alloc] = {}
     for operand in (problem.lhs, problem.rhs):
         if schedule.coming(operand).kept:
-            alloc = builder.hbm.allocate(kept_bytes(problem, operand), f"{operand.name} of {op.loc.name}")
+            nbytes = kept_bytes(*problem.carried(operand))
+            alloc = builder.hbm.allocate(nbytes, f"{operand.name} of {op.loc.name}")
             kept |= {operand.name: alloc} if alloc is not None else {}
     bias = Bias.load(context, placed, schedule, tiles)
     zeros = None
@@ -131,17 +136,21 @@ def emit(context: Context, placed: Placed, schedule: Schedule) -> None:
         coming, layout = schedule.coming(operand), None
         row = schedule.row_bytes, schedule.row_buffers, coming.beside
         in_tiles = operand is problem.lhs and schedule.beside > 1
-        filler = Filler(problem, operand, bound, *row, emitter, tiles, transposer, in_tiles, waiting.between)
+        carried = problem.carried(operand)
+        brought = replace(bound, view=replace(bound.view, dtype=PAIR)) if operand.paired else bound
+        filler = Filler(*carried, brought, *row, emitter, tiles, transposer, in_tiles, waiting.between)
         if Way.LAID_OUT in coming.ways:
             layout = ConstantLayout(context, bound, operand, problem.k, problem.k_dim, problem.segments[0])
         alloc = kept.get(operand.name)
-        there = None if alloc is None else KeptBlocks(problem, operand, alloc)
-        return Stage(coming, filler, layout, there, waiting.told)
+        there = None if alloc is None else KeptBlocks(*carried, alloc)
+        pairs = InPairs(problem, operand) if problem.comes_in_pairs else None
+        return Stage(coming, filler, layout, there, waiting.told, pairs)
 
     output = Output.ready(placed, emitter, tiles, schedule, banks.count)
     lhs, rhs = stage(problem.lhs, placed.lhs), stage(problem.rhs, placed.rhs)
     nest = Nest(builder, problem, schedule, waiting, bool(kept))
-    Loops(nest, lhs, rhs, products, output, tiles).emit()
+    turned = Turned(problem, builder, products, tiles, emitter)
+    Loops(nest, lhs, rhs, products, output, tiles, turned).emit()
     pool.free()
     for alloc in kept.values():
         builder.hbm.free(alloc)

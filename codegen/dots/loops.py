@@ -16,6 +16,7 @@ from neuronx_cc.codegen.dots.schedule import ROW_BUFFERS, SUM_BUFFERS, Leaves, S
 from neuronx_cc.codegen.dots.span import Part, Span, Terms, heights, in_a_row
 from neuronx_cc.codegen.dots.stage import Stage
 from neuronx_cc.codegen.dots.tiles import Tiles
+from neuronx_cc.codegen.dots.turned import Bank, Turned
 from neuronx_cc.codegen.emission.builder import Affine, Block, Builder
 from neuronx_cc.codegen.emission.tiles import dense, in_long_runs
 from neuronx_cc.codegen.emission.views import Atom
@@ -33,6 +34,7 @@ class Loops:
     products: Products
     output: Output
     tiles: Tiles
+    turned: Turned
 
     @property
     def problem(self) -> Problem:
@@ -102,11 +104,45 @@ class Loops:
                 self._multiply_later(output, Part(batch, m_at, n_at, rows, columns), Pair(lhs, rhs), collected)
 
     def _multiply_later(self, output: Output, block: Part, pair: Pair, collected: Block | None) -> None:
+        if self._is_turned(block):
+            self.nest.waiting.follow_in_steps(pair, self._in_steps(output, block, pair, collected))
+            return
         if not self._has_few_sums(block):
             self.nest.waiting.follow(pair, partial(self._block, output, block, pair, collected))
             return
         steps = self._sums_first(output, block, pair, collected)
         self.nest.waiting.follow(pair, partial(_exhaust, steps), partial(next, steps))
+
+    def _is_turned(self, block: Part) -> bool:
+        """Whether all rows of a block stream past its columns, which are transposed meanwhile."""
+        schedule = self.schedule
+        few = schedule.group == schedule.beside == 1 and block.rows <= schedule.swapped
+        return few and self.problem.rhs.transposed and block.columns <= schedule.columns
+
+    def _in_steps(self, output: Output, block: Part, pair: Pair, collected: Block | None) -> Iterator[None]:
+        """Such a block, a tile of columns at a time; no loop, for what is staged meanwhile is no part of it."""
+        target, arrays = output.target(block, collected), output.arrays(block)
+        result, most = self._made_at(target), self.builder.sizes.bank_columns
+        for start in range(0, block.columns, most):
+            offset, columns = Affine(start), min(most, block.columns - start)
+            tile = block.cut_columns(offset, columns)
+            here, *more = (each.index(1, offset, columns) for each in (result, *arrays))
+            banks = self.turned.banks(tile)
+            for bank in banks:
+                for number in range(bank.tiles):
+                    self.turned.add(tile, [bank.tile(number)], pair, True)
+                    yield
+            sums = output.transposed_sums(here)
+            self._turn(sums, banks)
+            if sums is not here:
+                output.finish([(here, sums, more)])
+            yield
+        self._store(target, result)
+
+    def _turn(self, result: Block, banks: Sequence[Bank]) -> None:
+        for bank in banks:
+            for start, some in self.turned.pieces(bank, self.turned.whole(bank)):
+                self.turned.turn(result.index(1, Affine(start), some.dims[0].size * some.dims[1].size), some)
 
     def _has_few_sums(self, block: Part) -> bool:
         """Whether a block is one tile of rows whose sums PSUM has room for, all at once."""
@@ -200,7 +236,9 @@ class Loops:
                 yield here, self.products.tile(tile, pair), more
                 continue
             sums = output.transposed_sums(here)
-            self.products.transposed(sums, tile, pair)
+            banks = self.turned.banks(tile)
+            self.turned.add(tile, banks, pair, True)
+            self._turn(sums, banks)
             if sums is not here:
                 yield here, sums, more
 
@@ -227,6 +265,11 @@ class Loops:
             output = self.output.begun(batch, n_at, columns)
             if self.problem.out.across:
                 self._stream_across(output, block, lhs)
+                continue
+            if self.schedule.swapped:
+                turned = self.turned.banks(block)
+                add, leave = partial(self.turned.add, block, turned), partial(self._leave_turned, output, block, turned)
+                self._stream(block, lhs, add, leave)
                 continue
             banks = [
                 [(part, self.products.bank(part.rows, part.columns, several=True)) for part in self._bank_parts(row)]
@@ -308,11 +351,11 @@ class Loops:
 
     def _leave_banks(self, output: Output, block: Part, banks: Sequence[tuple[Part, Block]]) -> None:
         """Sums go where the result wants them, with what the kernel adds."""
-        dtype, chip = self.problem.out.dtype, self.schedule.leaves is Leaves.CHIP
+        chip = self.schedule.leaves is Leaves.CHIP
         target, arrays = output.target(block), output.arrays(block)
         result = target
         if not chip:
-            result = self.tiles.tile(dtype, [block.columns], block.rows, "result", self.schedule.result_buffers)
+            result = self._result_tile(block)
         made = []
         for part, bank in banks:
             if self.products.bias is not None:
@@ -322,6 +365,27 @@ class Loops:
         output.finish(made)
         if not chip:
             copy(self.builder, target, result, Stream.DMA_STORE)
+
+    def _leave_turned(self, output: Output, block: Part, banks: Sequence[Bank]) -> None:
+        """The same of sums that are to be transposed."""
+        target, arrays = output.target(block), output.arrays(block)
+        result = target
+        if self.schedule.leaves is not Leaves.CHIP:
+            result = self._result_tile(block)
+        for bank in banks:
+            for start, some in self.turned.pieces(bank, self.turned.whole(bank)):
+                at, size = Affine(start), some.dims[0].size * some.dims[1].size
+                here, *more = (each.index(1, at, size) for each in (result, *arrays))
+                sums = output.transposed_sums(here)
+                self.turned.turn(sums, some)
+                if sums is not here:
+                    output.finish([(here, sums, more)])
+        if result is not target:
+            copy(self.builder, target, result, Stream.DMA_STORE)
+
+    def _result_tile(self, block: Part) -> Block:
+        dtype, buffers = self.problem.out.dtype, self.schedule.result_buffers
+        return self.tiles.tile(dtype, [block.columns], block.rows, "result", buffers)
 
     # ---- k in blocks ------------------------------------------------------------------------------------------
 

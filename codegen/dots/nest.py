@@ -30,6 +30,8 @@ class Waiting:
     _sums: Callable[[], None] | None = None
     _summed: Callable[[], None] | None = None
     """What is made of sums that are there."""
+    _steps: Iterator[None] | None = None
+    """What multiplies it step by step, in place of all at once."""
     _frame: Frame | None = None
     """The loop in which they wait."""
 
@@ -45,19 +47,28 @@ class Waiting:
             self.multiply()
         self._pair, self._work, self._sums, self._frame = pair, work, sums, self.builder.sync.frames[-1]
 
+    def follow_in_steps(self, pair: Pair, steps: Iterator[None]) -> None:
+        """Multiply what waits, and let ``pair`` wait: ``steps`` multiply it between those that stage the next one."""
+        self.multiply()
+        self._pair, self._steps, self._frame = pair, steps, self.builder.sync.frames[-1]
+
     def multiply(self) -> None:
         """Multiply what waits."""
         self._finish()
+        steps, self._steps = self._steps, None
+        for _ in steps or ():
+            pass
         work, self._pair, self._work, self._sums = self._work, None, None, None
         if work is not None:
             work()
 
     def between(self) -> None:
         """Make what is made of sums that are there: the next pair is being staged, and the engines that do so had work
-        while TensorE made them.
+        while TensorE made them. Or multiply a part of what waits, so that no engine waits for all of that.
         """
         if self._here:
             self._finish()
+            next(self._steps or iter(()), None)
 
     @property
     def _here(self) -> bool:

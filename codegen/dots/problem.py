@@ -8,7 +8,7 @@ land on the partitions of the result.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from enum import Enum
 from functools import cache, cached_property
 from math import prod
@@ -31,6 +31,10 @@ PARTS, PART = 3, "bf16"
 """FP32 is the sum of so many numbers of this type, exactly: each has eight of its 24 bits."""
 CHUNK_EXCESS = 1.25
 """How many more chunks than necessary a contracted dim is cut into, for chunks of equal length."""
+
+
+PAIR = "bf16"
+"""What two neighbouring codes of 8 bits are transposed as (``pairs``)."""
 
 
 class Home(Enum):
@@ -106,6 +110,8 @@ class Operand:
     """Whether it is known that none of its codes is NaN."""
     split: Split | None = None
     """None for what is multiplied as it is."""
+    paired: bool = False
+    """Whether TensorE transposes its codes two at a time, neighbours along the last dim of k."""
 
     @property
     def parts(self) -> int:
@@ -211,6 +217,8 @@ class Problem:
     """What the epilogue reads beside the sums."""
     exchanged: bool = False
     """Whether the op's second operand is lhs, and its first one rhs."""
+    in_pairs: bool = False
+    """Whether this is not what is computed, but how operands whose codes come in pairs are brought for it."""
 
     @cached_property
     def _hash(self) -> int:
@@ -313,6 +321,27 @@ class Problem:
         """Of one batch index."""
         return prod(self.m if operand.name == "lhs" else self.n) * prod(self.k)
 
+    def carried(self, operand: Operand) -> tuple[Problem, Operand]:
+        """What is loaded and transposed for an operand, and of what problem it is: its pairs, where it comes so."""
+        if not operand.paired:
+            return self, operand
+        pairs = self._of_pairs
+        return pairs, pairs.lhs if operand.name == "lhs" else pairs.rhs
+
+    @cached_property
+    def _of_pairs(self) -> Problem:
+        def of(operand: Operand) -> Operand:
+            if not operand.paired:
+                return operand
+            return replace(operand, stored=PAIR, dtype=PAIR, contracted=operand.contracted[:-1], paired=False)
+
+        return replace(self, k=self.k[:-1], lhs=of(self.lhs), rhs=of(self.rhs), in_pairs=True)
+
+    @cached_property
+    def comes_in_pairs(self) -> bool:
+        """Whether an operand does, so that both have the even terms of a segment in one block, odd ones in another."""
+        return self.lhs.paired or self.rhs.paired
+
     def other(self, operand: Operand) -> Operand:
         """The operand that it is multiplied with."""
         return self.rhs if operand is self.lhs else self.lhs
@@ -354,17 +383,17 @@ def exact_type(stored: str) -> str | None:
     return taken if taken in PE_DTYPES and itemsize(taken) < 4 else None
 
 
-def splits_of(op: hlo.DotOp, stored: Sequence[str], across: int) -> tuple[Split | None, Split | None]:
+def splits_of(op: hlo.DotOp, stored: Sequence[str], streams: bool) -> tuple[Split | None, Split | None]:
     """How each operand may be multiplied in parts: FP32, if the other one is ``stored`` in at most 16 bits.
 
-    ``across``: as in ``Result``; rows then stream past the columns, their parts side by side.
+    ``streams``: whether rows stream past the columns, their parts side by side.
     """
     exact = [exact_type(dtype) is not None for dtype in stored]
     if sum(exact) != 1 or rounding_of(op) or any(hlo.shape_of(operand).dtype != "f32" for operand in op.sources):
         return None, None
     narrow = stored[exact.index(True)]
     split = Split.FINITE if narrow in DECODED or narrow in SMALL_INTEGERS else Split.NONZERO
-    return (None, split) if exact[0] else (Split.APART if across else split, None)
+    return (None, split) if exact[0] else (Split.APART if streams else split, None)
 
 
 def rounding_of(op: hlo.DotOp | hlo.ConvolutionOp) -> tuple[str, ...]:

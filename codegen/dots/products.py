@@ -12,7 +12,6 @@ from neuronx_cc.codegen.dots.span import Part
 from neuronx_cc.codegen.emission.builder import Affine, Block, Builder, Ring
 from neuronx_cc.codegen.emission.tiles import tile_in
 from neuronx_cc.codegen.emission.views import Atom
-from neuronx_cc.codegen.movement.transpose_kernel import turn_squares
 
 UNROLLED_PRODUCTS = 8
 """Products of one tile that are no loop."""
@@ -36,15 +35,15 @@ class Pair(NamedTuple):
         for stationary, moving in zip(lhs, suspects[1], strict=False):
             yield _spread(zeros, stationary), moving
 
-    @property
-    def swapped(self) -> Pair:
-        """rhs stationary, lhs moving."""
-        return Pair(self.rhs, self.lhs)
-
     def cut(self, part: Part) -> Pair:
         """What makes one tile."""
         lhs = [block.index(2, part.lhs_row, part.rows) for block in self.lhs]
         return Pair(lhs, [block.index(2, part.n_offset, part.columns) for block in self.rhs])
+
+    def turned(self, part: Part) -> Pair:
+        """The same with the columns of rhs stationary, and the rows of lhs, or parts of them side by side, moving."""
+        rows = [block.index(len(block.dims) - 1, part.lhs_row, part.rows) for block in self.lhs]
+        return Pair([block.index(2, part.n_offset, part.columns) for block in self.rhs], rows)
 
     def across(self, out: Result) -> list[Pair]:
         """What makes the columns of each partition: rhs stationary, of each partition one column, and lhs moving."""
@@ -87,16 +86,6 @@ class Products:
         if biased and self.bias is not None:
             self.bias.add(bank, part)
         return bank
-
-    def transposed(self, result: Block, part: Part, pair: Pair) -> None:
-        """One tile of the result: sums of [columns, rows], then squares of them transposed."""
-        for start, tiles, columns in self.builder.tiles(part.columns, self.builder.sizes.columns):
-            for tile in range(tiles):
-                at = start + tile * columns
-                swapped = part.cut_columns(Affine(at), columns).swapped
-                bank = self.bank(columns, part.rows)
-                self.accumulate(bank, swapped, pair.swapped)
-                turn_squares(self.builder, result.index(1, Affine(at), columns), bank)
 
     def accumulate(self, bank: Block, part: Part, pair: Pair, first: bool = True) -> None:
         """Add the products of a tile over all chunks of the pair to what is in the bank, unless they are the

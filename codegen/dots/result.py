@@ -240,7 +240,7 @@ class Output:
 
     def transposed_sums(self, result: Block) -> Block:
         """Where sums of ``result`` are to be transposed to: what an epilogue takes from there."""
-        if self.placed.contraction.chain is None:
+        if self.placed.contraction.chain is None and result.dtype == "f32" and self.placed.problem.factor == 1:
             return result
         rows, columns = (atom.size for atom in result.dims)
         return self.tiles.tile("f32", [columns], rows, TRANSPOSED_SUMS, EPILOGUE_BUFFERS)

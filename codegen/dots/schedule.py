@@ -158,11 +158,12 @@ class Schedule:
 
     def boxes_of(self, problem: Problem, operand: Operand) -> tuple[tuple[int, ...], ...]:
         """Chunks of each segment of k that a block of ``operand`` holds."""
-        whole = self.sums is Sums.BANKS and operand.name == "lhs"
+        whole = problem.in_pairs or (self.sums is Sums.BANKS and operand.name == "lhs")
         return problem.all_chunks if whole else self.boxes
 
     def rows_of(self, problem: Problem, operand: Operand) -> list[tuple[int, ...]]:
         """Chunks of each row of ``operand`` that is loaded to be transposed: of all segments, if blocks hold them."""
+        problem, operand = problem.carried(operand)
         boxes = self.boxes_of(problem, operand)
         if self.sums is Sums.SBUF or boxes != problem.all_chunks:
             return list(boxes)
@@ -212,7 +213,8 @@ class Schedule:
 
         def comes(operand: Operand) -> str:
             narrow = itemsize(operand.stored) < itemsize(problem.dtype) and not operand.on_chip
-            return f"{self.coming(operand)}{f' as {operand.stored}' if narrow else ''}"
+            pairs = "pairs of " * operand.paired
+            return f"{self.coming(operand)}{f' as {pairs}{operand.stored}' if narrow else ''}"
 
         batch = f"b {dims(problem.b)} " if problem.b else ""
         what = f"{batch}m {dims(problem.m)} n {dims(problem.n)} k {dims(problem.k, problem.k_dim)} {problem.dtype}"
@@ -244,6 +246,7 @@ def together(problem: Problem, chunks: tuple[int, ...], row_bytes: int) -> list[
 
 def row_run(problem: Problem, schedule: Schedule, operand: Operand) -> int:
     """Bytes that lie one after the other of a row that is loaded to be transposed, or of a part of it."""
+    problem, operand = problem.carried(operand)
     segment, width = problem.segments[0], itemsize(operand.stored)
     parts = together(problem, schedule.rows_of(problem, operand)[0], schedule.row_bytes)
     others = [atom for dim, atom in enumerate(operand.contracted) if dim != problem.k_dim]
@@ -298,6 +301,7 @@ def footprint(problem: Problem, schedule: Schedule, sizes: Sizes) -> dict[tuple[
         coming, boxes = schedule.coming(operand), schedule.boxes_of(problem, operand)
         rows_of = schedule.rows_of(problem, operand)
         taken = max(prod(together(problem, row, schedule.row_bytes)) for row in rows_of) * problem.partitions
+        carried_in, carried = problem.carried(operand)
         for segment, box, way in zip(problem.segments, boxes, coming.ways, strict=True):
             if operand.split:
                 tiles[parts_name(operand, segment), coming.buffers] = prod(box) * rows * PARTS * itemsize(PART)
@@ -311,19 +315,19 @@ def footprint(problem: Problem, schedule: Schedule, sizes: Sizes) -> dict[tuple[
                     tiles[suspects_name(operand, segment), coming.buffers] = suspects
                     tiles[ZEROS, 1] = conversion.suspect_bytes(1)
         if operand.transposed and not operand.on_chip:
-            rows_bytes = taken * coming.beside * itemsize(problem.transposed_as(operand))
+            rows_bytes = taken * coming.beside * itemsize(carried_in.transposed_as(carried))
             tiles[f"{operand.name} rows", schedule.row_buffers] = rows_bytes
         elif operand.transposed and operand.stored != operand.dtype:
             tiles[f"{operand.name} cast", 1] = taken * coming.beside * itemsize(operand.dtype)
         if operand.converted:
             tiles[f"{operand.name} unconverted", conversion.BUFFERS] = unconverted_bytes(problem, sizes)
-        if problem.bit_bytes(operand):
-            bits = taken * coming.beside * problem.bit_bytes(operand)
+        if carried_in.bit_bytes(carried):
+            bits = taken * coming.beside * carried_in.bit_bytes(carried)
             tiles["bits", ROW_BUFFERS] = max(bits, tiles.get(("bits", ROW_BUFFERS), 0))
     summed = schedule.sums is Sums.SBUF
     columns = min(problem.n_tiled if schedule.sums is Sums.PSUM else schedule.rhs.rows, schedule.columns)
     columns = problem.width(columns) * schedule.beside
-    tiles |= splitting.sums_footprint(problem, columns)
+    tiles |= splitting.sums_footprint(problem, sizes.bank_columns if schedule.swapped else columns)
     if schedule.leaves is Leaves.ROWS:
         tiles["rows", ROW_BUFFERS] = prod(problem.n) * itemsize(problem.out.dtype)
     elif schedule.leaves is Leaves.TILES:
@@ -335,7 +339,7 @@ def footprint(problem: Problem, schedule: Schedule, sizes: Sizes) -> dict[tuple[
             tiles[array_name(at), schedule.array_buffers(problem, kept)] = taken * itemsize(array.loaded)
     for slot, at in product(range(TAKING_TURNS), range(0 if problem.epilogue is None else problem.epilogue.tiles)):
         tiles[between_name(slot, at), EPILOGUE_BUFFERS] = 4 * min(columns, sizes.bank_columns)
-    if problem.epilogue is not None and schedule.swapped:
+    if schedule.swapped:
         tiles[TRANSPOSED_SUMS, EPILOGUE_BUFFERS] = 4 * min(columns, sizes.bank_columns)
     if problem.bias:
         whole = schedule.bias_whole

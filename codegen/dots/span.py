@@ -84,12 +84,6 @@ class Part:
         return replace(self, rows=rows, beside=1, staged=self.staged + number * rows)
 
     @property
-    def swapped(self) -> Part:
-        """The same of the result with rows and columns exchanged."""
-        here = replace(self, m_offset=self.n_offset, rows=self.columns, n_offset=self.lhs_row, columns=self.rows)
-        return replace(here, staged=Affine())
-
-    @property
     def lhs_row(self) -> Affine:
         """The first row, among those that are staged of lhs."""
         return self.staged + self.m_offset

@@ -165,11 +165,11 @@ def sum_up(emitter: Emitter, tiles: Tiles, banks: Sequence[Block]) -> Block:
     return sums
 
 
-def sums_work(problem: Problem, timing: Timing) -> Work:
-    """Of ``sum_up``, for all columns."""
+def sums_work(problem: Problem, elements: int, timing: Timing) -> Work:
+    """Of ``sum_up``, for so many sums a partition."""
     if problem.side_by_side == 1:
         return NOTHING
-    elements, flags = problem.width(problem.n_tiled), (Tile("u8"),)
+    flags = (Tile("u8"),)
     add = timing.engine("tensor_tensor", Stream.VECTOR, elements, (F32,), (F32_PSUM, F32), ("add",))
     return total(
         [

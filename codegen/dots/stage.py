@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
+from typing import NamedTuple
 
-from neuronx_cc.codegen.dots import conversion, splitting
+from neuronx_cc.codegen.dots import conversion, pairs, splitting
 from neuronx_cc.codegen.dots.constants import ConstantLayout
 from neuronx_cc.codegen.dots.filler import Filler
 from neuronx_cc.codegen.dots.problem import PART, PARTS, Operand, Problem, Segment, Split, Staged
@@ -59,6 +60,13 @@ def kept_bytes(problem: Problem, operand: Operand) -> int:
     return sum(segment.partitions * segment.steps for segment in problem.segments) * rows
 
 
+class InPairs(NamedTuple):
+    """What an operand is staged for; its filler may bring its pairs."""
+
+    problem: Problem
+    operand: Operand
+
+
 @dataclass(frozen=True, slots=True)
 class Stage:
     """Stages blocks of one operand as its part of the schedule says."""
@@ -70,13 +78,24 @@ class Stage:
     """None, too, where HBM has no room for them."""
     told: Callable[[Block], None]
     """Told of each tile before it is filled: what lies there may still be unread."""
+    pairs: InPairs | None = None
+    """Where an operand comes in pairs, of both."""
 
     def blocks(self, span: Span, segments: Sequence[Segment], again: bool) -> list[Block]:
         """For each segment a block [partitions, chunks, rows]. ``again``: all that is kept is there.
 
         After those whose codes may be NaN stand as many with the patterns that tell NaNs. What is split has blocks of
-        the last part of each segment, then of the others; or all parts in one [partitions, chunks, part, rows].
+        the last part of each segment, then of the others; or all parts in one [partitions, chunks, part, rows]. Where
+        an operand comes in pairs there are two for each of these: even terms, and odd ones.
         """
+        blocks = self._blocks(span, segments, again)
+        if self.pairs is None:
+            return blocks
+        if self.pairs.operand.paired:
+            return pairs.codes(blocks, self.pairs.operand.dtype)
+        return pairs.apart(self.pairs.problem, blocks, segments)
+
+    def _blocks(self, span: Span, segments: Sequence[Segment], again: bool) -> list[Block]:
         ways = {self.coming.ways[self.filler.problem.segments.index(segment)] for segment in segments}
         if ways == {Way.TRANSPOSED} and not (again and self.kept is not None):
             blocks = self._transposed(span, segments)

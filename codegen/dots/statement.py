@@ -10,9 +10,11 @@ from math import prod
 import numpy as np
 
 from neuronx_cc.codegen.context import Context
+from neuronx_cc.codegen.dots import pairs
 from neuronx_cc.codegen.dots.contraction import Bound, Contraction
 from neuronx_cc.codegen.dots.problem import (
     DECODED,
+    PAIR,
     PART,
     Home,
     Operand,
@@ -31,6 +33,7 @@ from neuronx_cc.codegen.dots.problem import (
 from neuronx_cc.codegen.dots.schedule import FEW
 from neuronx_cc.codegen.emission.views import Atom, IterSpace, View, align, stride_of, unplaced
 from neuronx_cc.codegen.epilogues.work import Epilogue
+from neuronx_cc.codegen.movement.transpose_kernel import SQUARE
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.program import Stream
 from neuronx_cc.ir.isa.timing import Timing
@@ -173,6 +176,7 @@ def _lie(context: Context, contraction: Contraction, bound: Sequence[Bound], wri
         context.moves_values("bf16"),
         *((hlo.shape_of(operand).dtype, *contraction.sizes(index)) for index, operand in enumerate(op.sources)),
         *((each.home, _is_defined(each), each.staged and each.staged.segments) for each in bound),
+        *map(pairs.begins_evenly, bound),
         *((view.dtype, view.in_sbuf, view.dims) for view in (*(each.view for each in bound), *written)),
     )
 
@@ -220,12 +224,28 @@ def _ways(
     )
     found = []
     splits = [(None, None)] if exchanged else _splits(contraction, bound, across)
-    for (k, direct), parts in product(_cuts(context.timing, refined, bound), splits):
-        lhs, rhs = _operands(contraction, bound, refined, k, direct, parts, exchanged)
+    ways: list[tuple[_Class, tuple[int, ...], int | None]] = [
+        (*cut, None) for cut in _cuts(context.timing, refined, bound)
+    ]
+    if context.moves_values(PAIR) and not across:
+        ways += [
+            (k.cut(dim, k.sizes[dim] // 2, 2), direct, index)
+            for k, direct, _ in tuple(ways)
+            for index, dim in pairs.dims_of(context.timing.machine, k.sizes, k.atoms, bound)
+        ]
+    for (k, direct, paired), parts in product(ways, splits):
+        operands = _operands(contraction, bound, refined, k, direct, parts, exchanged)
+        if paired is not None:
+            if not pairs.may_come(operands[paired]):
+                continue
+            operands[paired] = replace(operands[paired], paired=True)
+        lhs, rhs = operands
         terms = _contracted_dim(context, k.sizes, (lhs, rhs), bound)
         marked = [dims for each in (out.m, *(array.m for array in arrays), lhs.free) if (dims := _marked(each))]
         if terms is None or any(dims != marked[0] for dims in marked):
             continue  # a tile's rows are neighbours on the partitions
+        if paired is not None and not pairs.stay_apart(k.sizes, *terms):
+            continue
         tilings = list(
             product(
                 (marked[0][:1] if marked else []) or _tiled(m.sizes, [(lhs.free, lhs.stored)]),
@@ -264,8 +284,12 @@ def _ways(
 def _splits(contraction: Contraction, bound: Sequence[Bound], across: int) -> list[tuple[Split | None, Split | None]]:
     """Ways to multiply both operands, as they are or in parts; codes are decoded for 16 bits only."""
     stored, plain = [each.view.dtype for each in bound], (None, None)
-    splits = splits_of(contraction.op, stored, across)
-    return [splits] if splits == plain or DECODED.keys() & stored else [plain, splits]
+    splits = splits_of(contraction.op, stored, across > 0)
+    found = [splits] if splits == plain or DECODED.keys() & stored else [plain, splits]
+    few = prod(contraction.sizes(0)[1]) <= SQUARE  # stream past columns
+    if not across and few and splits[0] is not None and itemsize(stored[1]) == 1 and bound[1].home is Home.HBM:
+        found.append(splits_of(contraction.op, stored, True))
+    return found
 
 
 def across_of(contraction: Contraction, out: View) -> int:
@@ -367,13 +391,16 @@ def _cuts(timing: Timing, refined: _Refined, bound: Sequence[Bound]) -> Iterator
     beside = _divisor_near(most, _for_long_runs(timing, k, dim, free, bound), loaded)
     if beside > 1:
         yield k.cut(dim, partitions, beside), ()
-    if near and all(
-        bound[index].home is Home.HBM
+    few = tuple(
+        index
+        for index in near
+        if bound[index].home is Home.HBM
         and itemsize(bound[index].view.dtype) > 1
         and prod(atom.size for atom in free[index]) <= FEW
-        for index in near
-    ):
-        yield k.cut(dim, partitions, most), tuple(near)
+    )
+    others = [bound[index] for index in near if index not in few]
+    if few and all(each.home is Home.HBM and each.view.dtype in pairs.PAIRED for each in others):
+        yield k.cut(dim, partitions, most), few
 
 
 def _divisor_near(size: int, wanted: int, most: int) -> int:
