@@ -228,6 +228,9 @@ def _may_stream_rows(problem: Problem, frame: Schedule, sizes: Sizes) -> bool:
         return False
     if rows != problem.m_tiled or rows > SQUARE or problem.bias or frame.swapped or frame.leaves is Leaves.ROWS:
         return False
+    beside = problem.columns_a_bank(sizes)
+    if not weights.transposed and -(-problem.n_tiled // (sizes.columns * beside)) <= sizes.banks // 2:
+        return False  # the result may lie with its columns on the partitions, which takes less of Vector
     return rows * problem.side_by_side * -(-sizes.bank_columns // sizes.columns) <= sizes.bank_columns
 
 
@@ -235,7 +238,7 @@ def _waits_for_columns(problem: Problem, timing: Timing) -> bool:
     """Whether TensorE, which transposes what other engines convert, takes as long as these where columns stream past
     rows, by more than Vector takes to transpose the sums of rows.
     """
-    if not problem.rhs.transposed or not problem.rhs.converted:
+    if not problem.rhs.transposed or not problem.rhs.converted or problem.rhs.suspected:
         return False
     columns, height, rows = timing.sizes.bank_columns, timing.sizes.columns, problem.m_tiled
     straight = timing.product(rows, columns, problem.dtype).tensor * height / columns
