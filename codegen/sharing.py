@@ -21,15 +21,15 @@ def occupants(context: Context, value: hlo.SSAValue, kept: Container[hlo.SSAValu
     found = {value: None}
     pending = [value]
     while pending:
-        for result in _successors(context, pending.pop()):
+        for result in successors(context, pending.pop()):
             if result not in found and result not in kept:
                 found[result] = None
                 pending.append(result)
     return list(found)
 
 
-def _successors(context: Context, value: hlo.SSAValue) -> Iterator[hlo.SSAValue]:
-    """The results that may take over the buffer of ``value``, or show it."""
+def successors(context: Context, value: hlo.SSAValue) -> Iterator[hlo.SSAValue]:
+    """The results in the same computation that may take over the buffer of ``value``, or show it."""
     for use in _uses(value):
         user = use.operation
         if isinstance(user, _UPDATES) and use.index == 0:

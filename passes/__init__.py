@@ -87,6 +87,7 @@ PASSES = {
         "thin_dots",
         "turn_products",
         "unroll_loops",
+        "update_stacks",
         "views_before_sums",
         "widen_small_types",
     )

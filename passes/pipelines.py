@@ -68,6 +68,7 @@ DEFAULT_PIPELINE: Pipeline = (
             "canonicalize",
             "repeated_operands",
             "dequantize",
+            "update_stacks",
             "hoist_invariants",
             "hoist_products",
             "canonicalize",

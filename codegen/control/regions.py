@@ -199,7 +199,7 @@ def write_back(context: Context, pairs: Sequence[tuple[hlo.SSAValue, View]]) -> 
     pending = [
         (value, home)
         for value, home in pairs
-        if not any(view == home for view in context.homes.get(value, ())) and hlo.shape_of(value).size
+        if hlo.shape_of(value).size and not context.lies_in(value, home)
     ]
     written = {home.alloc for _, home in pending}
     aside: dict[int, View] = {}

@@ -2,7 +2,7 @@
 
 The start of a window is loaded into a sequencer register, clamped there as HLO demands, and added to the address. Where
 the start is affine in the counts of loops, and so needs no clamp, the address is affine in their registers; what reads
-such a window of an array that the loop does not change reads it in place.
+such a window reads it in place, if the loop does not change the array, or not after it was made.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from neuronx_cc.codegen.emission.views import View
 from neuronx_cc.codegen.formation.graph import base
 from neuronx_cc.codegen.movement.concatenate_kernel import fill
 from neuronx_cc.codegen.movement.transfer import blocks_of, copy, is_scattered, put, reordered
+from neuronx_cc.codegen.sharing import successors
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.program import Stream
 from neuronx_cc.passes.analysis.stored import is_given
@@ -27,8 +28,8 @@ def dynamic_slice(context: Context, op: hlo.DynamicSliceOp, step: int) -> None:
     del step
     operand, counted = op.args[0], counters.is_counted(context, op)
     with _window(context, op, context.hbm(operand)) as window:
-        stays = is_given(base(operand)) and not context.may_overwrite(operand, window)
-        if counted and stays and op.result not in context.outputs:
+        if counted and op.result not in context.outputs and _stays(context, operand, window):
+            context.note_use(operand, context.last_use(op.result))
             context.homes[op.result] = [window]
             return
         target = context.new_hbm(op.result)
@@ -37,6 +38,14 @@ def dynamic_slice(context: Context, op: hlo.DynamicSliceOp, step: int) -> None:
         assert blocks is not None, "HBM views align"
         stream = Stream.DMA_LOAD if counted else Stream.DMA_DYNAMIC
         reordered(context.builder, blocks[0], blocks[1], stream, stream)
+
+
+def _stays(context: Context, array: hlo.SSAValue, window: View) -> bool:
+    """Whether nothing is written over a window of ``array`` until the end of the computation."""
+    source = base(array)
+    if is_given(source):
+        return not context.may_overwrite(source, window)
+    return next(successors(context, source), None) is None
 
 
 def dynamic_update_slice(context: Context, op: hlo.DynamicUpdateSliceOp, step: int) -> None:
