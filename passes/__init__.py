@@ -70,6 +70,7 @@ PASSES = {
         "one_counter",
         "remove_barriers",
         "repeated_operands",
+        "query_rows",
         "quantize_weights",
         "reroll",
         "resolve_collectives",

@@ -80,6 +80,7 @@ DEFAULT_PIPELINE: Pipeline = (
         "layout",
         (
             "even_rows",
+            "query_rows",
             "thin_dots",
             "merge_contracted",
             "features_first",

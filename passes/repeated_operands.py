@@ -1,6 +1,8 @@
 """Contractions of operands that repeat their elements multiply each of them once.
 
 Input: canonical hlo. An operand that is the same along a free dim has its product made for one index, and repeated.
+One that is the same along a batch dim, or along a part of it, as keys that several heads share are, is multiplied with
+all rows of the other operand at once: these indices are no batch.
 One that is the same along all contracted dims (a splat, as the gradient of a sum is, or one number for each batch) is
 a factor of the sum of the other operand's elements, taken before it is summed, so that what overflows is what did. Sums
 are FP32, as TensorE's are.
@@ -9,11 +11,13 @@ are FP32, as TensorE's are.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.hlo.editing import defining_op, ops_of, replace
 from neuronx_cc.ir.types import FLOATS, INTEGERS
+from neuronx_cc.passes.analysis.repeats import Repeat, repeats, without
 from neuronx_cc.passes.analysis.values import splat_of
 from neuronx_cc.passes.expansions.build import Build, Value
 from neuronx_cc.passes.manager import PassContext, only_for
@@ -26,9 +30,17 @@ def run(module: HloModule, context: PassContext) -> None:
     for computation in module.computations():
         for op in ops_of(computation.block):
             if isinstance(op, hlo.DotOp) and op.shape.dtype in NUMBERS:
-                sides = _sides(op, module)
-                if any(side.repeated for side in sides) and op.shape.size:
-                    replace(op, _once(Build.before(module, op), op, sides))
+                _rewrite(module, op)
+
+
+def _rewrite(module: HloModule, op: hlo.DotOp) -> None:
+    dots = [op]
+    while dots and (op := dots.pop()).shape.size:
+        b, sides = Build.before(module, op), _sides(op, module)
+        if any(side.repeated for side in sides):
+            replace(op, _once(b, op, sides))
+        elif (shared := _shared(sides)) is not None:
+            dots.append(_as_rows(b, op, sides, *shared))
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +96,65 @@ def _alike(value: Value, module: HloModule) -> frozenset[int]:
     elif isinstance(made, hlo.BroadcastOp):
         kept = {to for to, size in zip(made.dimensions.data, hlo.shape_of(made.operand).dims, strict=True) if size > 1}
     return frozenset(dim for dim, size in enumerate(dims) if size > 1 and dim not in kept)
+
+
+# ---- batch dims -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Shared:
+    """How elements of an operand repeat along a batch dim: ``count`` times each, one after the other if ``inner``, or
+    all of them as a whole.
+    """
+
+    place: int
+    """Among the batch dims."""
+    repeated: frozenset[Repeat]
+    count: int
+    inner: bool
+
+
+def _shared(sides: tuple[_Side, _Side]) -> tuple[int, _Shared] | None:
+    """The operand whose elements repeat along a batch dim, and how."""
+    for number, side in enumerate(sides):
+        atoms = repeats(side.value)
+        for place, dim in enumerate(side.batch):
+            same = [atom.repeat is not None for atom in atoms[dim]]
+            if any(same) and same in (sorted(same), sorted(same, reverse=True)):
+                repeated = frozenset(atom.repeat for atom in atoms[dim] if atom.repeat is not None)
+                count = prod(atom.size for atom in atoms[dim] if atom.repeat is not None)
+                return number, _Shared(place, repeated, count, same == sorted(same))
+    return None
+
+
+def _as_rows(b: Build, op: hlo.DotOp, sides: tuple[_Side, _Side], number: int, shared: _Shared) -> hlo.DotOp:
+    """``op`` with what repeats along a batch dim as rows of the other operand; the new contraction."""
+    own, other = sides[number], sides[1 - number]
+    axis, at = own.batch[shared.place], other.batch[shared.place]
+    array = without(b, own.value, shared.repeated)
+    size, count = own.dims[axis] // shared.count, shared.count
+    split = (size, count) if shared.inner else (count, size)
+    rows = at + shared.inner
+    wide = b.reshape(other.value, (*other.dims[:at], *split, *other.dims[at + 1 :]))
+
+    def moved(dims: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(dim + (dim > at or (dim == at and not shared.inner)) for dim in dims)
+
+    kept = _Side(array, own.batch, own.contracted)
+    spread = _Side(wide, moved(other.batch), moved(other.contracted))
+    lhs, rhs = (kept, spread) if number == 0 else (spread, kept)
+    numbers = hlo.DotDims(lhs.contracted, rhs.contracted, lhs.batch, rhs.batch)
+    result = [*_sizes(lhs, (*lhs.batch, *lhs.free)), *_sizes(rhs, rhs.free)]
+    made = b.typed(
+        hlo.DotOp, (lhs.value, rhs.value), hlo.array_type(op.shape.dtype, tuple(result)),
+        **{**op.properties, "dims": hlo.DotDimsAttr(numbers)},
+    )  # fmt: skip
+    beyond = len(lhs.batch) + (0 if spread is lhs else len(lhs.free)) + spread.free.index(rows)
+    order = [dim for dim in range(len(result)) if dim != beyond]
+    order.insert(shared.place + shared.inner, beyond)
+    replace(op, b.reshape(b.transpose(made, order), op.shape.dims))
+    assert isinstance(made.owner, hlo.DotOp)
+    return made.owner
 
 
 def _once(b: Build, op: hlo.DotOp, sides: tuple[_Side, _Side]) -> Value:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
 
@@ -135,8 +135,9 @@ class _Bound:
 def _all_read(context: Context, attention: Attention, homes: Sequence[Homes]) -> list[_Bound]:
     """Queries, keys, values and what steps read."""
     scores, product, keys = attention.scores, attention.product, 1 - attention.queries
+    queries = _read(context, attention, scores.operands[attention.queries], attention.queried, homes)
     found = [
-        _read(context, attention, scores.operands[attention.queries], attention.queried, homes),
+        replace(queries, stream=Stream.DMA_LOAD),  # wanted before all keys and values are there
         _read(context, attention, scores.operands[keys], attention.keyed, homes),
         _read(context, attention, product.operands[1 - attention.weights], attention.valued, homes),
     ]

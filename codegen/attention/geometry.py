@@ -30,7 +30,8 @@ def by_dim(dims: Sequence[int], marks: View, view: View) -> View | None:
     strides = [prod(dims[axis + 1 :]) for axis in range(len(dims))]
     found: list[list[tuple[int, Atom]]] = [[] for _ in dims]
     for axis, size in enumerate(marks.shape):
-        sizes = common_factors(size, [factors(marks, axis), factors(view, axis)])
+        cuts = factors(marks, axis), factors(view, axis), _ends(marks.dims[axis], strides)
+        sizes = common_factors(size, cuts)
         if sizes is None:
             return None
         for mark, atom in zip(split(marks.dims[axis], sizes), split(view.dims[axis], sizes), strict=True):
@@ -47,6 +48,16 @@ def by_dim(dims: Sequence[int], marks: View, view: View) -> View | None:
             return None
         result.append(coalesce(atoms) if atoms else (Atom(size, 0),) * (size > 1))
     return view.of(tuple(result))
+
+
+def _ends(atoms: Sequence[Atom], strides: Sequence[int]) -> list[int]:
+    """Where dims of ``strides`` end within one of ``atoms``, as cumulative products of its dim, innermost first."""
+    found, inner = [], 1
+    for atom in reversed(atoms):
+        ends = (stride // atom.stride for stride in strides if atom.stride and stride % atom.stride == 0)
+        found += [inner * end for end in ends if 1 < end < atom.size]
+        inner *= atom.size
+    return found
 
 
 def is_one(atoms: Sequence[Atom]) -> bool:

@@ -38,6 +38,42 @@ def test_values_are_those_of_the_contraction(seed: int) -> None:
     assert np.abs(np.asarray(found, np.float64) - expected).max() <= tolerance * scale
 
 
+@pytest.mark.parametrize("seed", range(24))
+def test_batches_that_share_an_operand_are_rows_of_it(seed: int) -> None:
+    """Through views of all kinds: one after the other, as a whole, on both sides, in several dims."""
+    random = np.random.default_rng(seed)
+    form = ("bhmk,bhkn->bhmn", "hbkm,bnkh->bhmn", "bhk,bhnk->bhn", "hmk,hkn->hnm", "bhmk,bhk->bhm")[seed % 5]
+    lhs, rhs = form.split("->")[0].split(",")
+    sizes = {"b": 3, "h": 12, "m": 5, "k": 9, "n": 7}
+    dtype = random.choice(["float32", "bfloat16", "int32"])
+
+    def given(letters: str) -> tuple[np.ndarray, int, bool, bool]:
+        count = int(random.choice([1, 2, 3, 4, 6, 12]))
+        dims = [sizes[each] // (count if each == "h" else 1) for each in letters]
+        numbers = random.integers(-9, 9, dims) if dtype == "int32" else random.standard_normal(dims)
+        return np.asarray(jnp.asarray(numbers, dtype)), count, bool(random.integers(2)), bool(random.integers(2))
+
+    parts = given(lhs), given(rhs)
+
+    def operand(x: jax.Array, part: tuple[np.ndarray, int, bool, bool], letters: str) -> jax.Array:
+        _, count, tiled, moved = part
+        axis = letters.index("h")
+        if moved:
+            x, axis = jnp.moveaxis(x, axis, 0), 0
+        several = [count if dim == axis else 1 for dim in range(x.ndim)]
+        wide = jnp.tile(x, several) if tiled else jnp.repeat(x, count, axis)
+        return jnp.moveaxis(wide, 0, letters.index("h")) if moved else wide
+
+    def program(x: jax.Array, y: jax.Array) -> jax.Array:
+        return jnp.einsum(form, operand(x, parts[0], lhs), operand(y, parts[1], rhs))
+
+    x, y = parts[0][0], parts[1][0]
+    found = neuronx_cc.compile(jax.jit(program).lower(x, y), auto_cast="none").run([x, y]).outputs[0]
+    expected = np.asarray(jax.jit(program)(x, y), np.float64)
+    tolerance = {"float32": 3e-6, "bfloat16": 8e-3, "int32": 0}[dtype]
+    assert np.abs(np.asarray(found, np.float64) - expected).max() <= tolerance * (np.abs(expected).max() + 1e-30)
+
+
 def test_what_overflows_is_what_did() -> None:
     x = np.full((128, 4), 1e37, np.float32)
     lowered = jax.jit(lambda x: jnp.full((5, 128), 1e-3, jnp.float32) @ x).lower(x)

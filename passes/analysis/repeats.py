@@ -1,0 +1,83 @@
+"""Along which dims an array repeats its elements, through the views that it is made by. No pass: passes ask it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence, Set
+from dataclasses import dataclass
+from math import prod
+
+from neuronx_cc.ir import hlo
+from neuronx_cc.ir.hlo.editing import defining_op
+from neuronx_cc.passes.expansions.build import Build, Value
+
+Repeat = tuple[hlo.Operation, int]
+"""A broadcast, and the dim that it adds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Atom:
+    """A part of a dim, the parts outermost first."""
+
+    size: int
+    repeat: Repeat | None = None
+    """What repeats elements along it; None where they differ."""
+
+
+Dims = tuple[tuple[Atom, ...], ...]
+
+
+def repeats(value: Value) -> Dims:
+    """The atoms of each dim of ``value``; those of size 1 are left out."""
+    op, dims = defining_op(value), hlo.shape_of(value).dims
+    if isinstance(op, hlo.ConvertOp):
+        return repeats(op.operand)
+    if isinstance(op, hlo.TransposeOp):
+        inner = repeats(op.operand)
+        return tuple(inner[dim] for dim in op.dimensions.data)
+    if isinstance(op, hlo.ReshapeOp) and prod(dims):
+        return _cut([atom for atoms in repeats(op.operand) for atom in atoms], dims)
+    if isinstance(op, hlo.BroadcastOp):
+        inner, kept = repeats(op.operand), op.dimensions.data
+        sizes = hlo.shape_of(op.operand).dims
+        own = {to: atoms for to, atoms, size in zip(kept, inner, sizes, strict=True) if size == dims[to]}
+        return tuple(own.get(dim, _whole(size, (op, dim))) for dim, size in enumerate(dims))
+    return tuple(_whole(size) for size in dims)
+
+
+def _whole(size: int, repeat: Repeat | None = None) -> tuple[Atom, ...]:
+    return (Atom(size, repeat),) if size != 1 else ()
+
+
+def _cut(atoms: Sequence[Atom], dims: Sequence[int]) -> Dims:
+    """``atoms`` as those of ``dims``. One that is cut is none that repeats."""
+    left, found = list(atoms), []
+    for size in dims:
+        own: list[Atom] = []
+        while (rest := size // prod(atom.size for atom in own)) > 1:
+            atom = left.pop(0)
+            if rest % atom.size == 0:
+                own.append(atom)
+            elif atom.size % rest == 0:
+                own.append(Atom(rest))
+                left.insert(0, Atom(atom.size // rest))
+            else:  # neighbours are cut together
+                left[0] = Atom(atom.size * left[0].size)
+        found.append(tuple(own))
+    return tuple(found)
+
+
+def without(b: Build, value: Value, repeated: Set[Repeat]) -> Value:
+    """``value`` with one index along the atoms ``repeated``, whose dims are as much smaller."""
+    op, atoms = defining_op(value), repeats(value)
+    if not any(atom.repeat in repeated for each in atoms for atom in each):
+        return value
+    dims = [prod(atom.size for atom in each if atom.repeat not in repeated) for each in atoms]
+    if isinstance(op, hlo.BroadcastOp):
+        return b.broadcast(without(b, op.operand, repeated), dims, op.dimensions.data)
+    assert isinstance(op, hlo.ConvertOp | hlo.TransposeOp | hlo.ReshapeOp), "views that repeats looks through"
+    inner = without(b, op.operand, repeated)
+    if isinstance(op, hlo.ReshapeOp):
+        return b.reshape(inner, dims)
+    if isinstance(op, hlo.TransposeOp):
+        return b.transpose(inner, op.dimensions.data)
+    return b.convert(inner, op.shape.dtype)

@@ -1,0 +1,73 @@
+"""Gives the products of an attention of one query each a dim for that row.
+
+Input: canonical hlo. A softmax between two contractions may have one row for each batch index, which programs write with
+a dim of size 1 (``bqf,bpf->bqp``) or without (``bf,bpf->bp``). Output: with it, in both contractions, as attentions are
+found; other contractions without rows of their own are left as they are.
+"""
+
+from __future__ import annotations
+
+from neuronx_cc.ir import hlo
+from neuronx_cc.ir.hlo import HloModule
+from neuronx_cc.ir.hlo.editing import defining_op, ops_of, replace
+from neuronx_cc.passes.expansions.build import Build, Value
+from neuronx_cc.passes.manager import PassContext, only_for
+
+@only_for(hlo.DotOp)
+def run(module: HloModule, context: PassContext) -> None:
+    del context
+    for computation in module.computations():
+        for op in ops_of(computation.block):
+            if isinstance(op, hlo.DotOp) and (scores := _scores(op)) is not None:
+                for each in (op, scores):
+                    _with_rows(module, each)
+
+
+def _scores(product: hlo.DotOp) -> hlo.DotOp | None:
+    """The contraction of whose results ``product`` multiplies exponentials, if one of both lacks a row."""
+    if not product.dims.data.lhs_batch:
+        return None
+    for operand in product.operands:
+        exponential = _found(operand, hlo.ExponentialOp)
+        scores = None if exponential is None else _found(exponential.operands[0], hlo.DotOp)
+        if isinstance(scores, hlo.DotOp) and not all((*_own(product), *_own(scores))):
+            return scores
+    return None
+
+
+def _found(value: Value, kind: type[hlo.HloOp]) -> hlo.HloOp | None:
+    """The nearest op of ``kind`` that ``value`` is made of, element by element."""
+    pending, seen = [value], {value}
+    while pending:
+        op = defining_op(pending.pop())
+        if isinstance(op, kind):
+            return op
+        if isinstance(op, hlo.ElementwiseOp | hlo.ReshapeOp | hlo.TransposeOp):
+            size = op.shape.size
+            for operand in reversed(op.operands):
+                if hlo.shape_of(operand).size == size and operand not in seen:
+                    seen.add(operand)
+                    pending.append(operand)
+    return None
+
+
+def _own(op: hlo.DotOp) -> tuple[int, int]:
+    """How many dims of its own each operand has."""
+    dims = op.dims.data
+    both = (op.lhs, dims.lhs_batch, dims.lhs_contracting), (op.rhs, dims.rhs_batch, dims.rhs_contracting)
+    lhs, rhs = (hlo.shape_of(value).rank - len(batch) - len(contracted) for value, batch, contracted in both)
+    return lhs, rhs
+
+
+def _with_rows(module: HloModule, op: hlo.DotOp) -> None:
+    """Let each operand have a dim of its own: a last one of size 1 where it has none."""
+    b, own = Build.before(module, op), _own(op)
+    dims, batch = op.shape.dims, len(op.dims.data.lhs_batch)
+    operands = [
+        value if count else b.reshape(value, (*hlo.shape_of(value).dims, 1))
+        for value, count in zip(op.operands, own, strict=True)
+    ]
+    lhs, rhs = dims[batch : batch + own[0]], dims[batch + own[0] :]
+    shape = (*dims[:batch], *(lhs or (1,)), *(rhs or (1,)))
+    made = b.typed(hlo.DotOp, operands, hlo.array_type(op.shape.dtype, shape), **op.properties)
+    replace(op, b.reshape(made, dims))
