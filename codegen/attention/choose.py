@@ -107,6 +107,7 @@ def problem_of(context: Context, attention: Attention, room: int) -> Problem:
     return Problem(
         heads,
         dims[own[-1]] if own else 1,
+        dims[own[-2]] if len(own) > 1 else 1,
         outer // heads,
         dims[attention.row],
         dims[attention.column],

@@ -135,7 +135,7 @@ def _columns_beside(problem: Problem, which: int, heads: int, columns: int, timi
     p, size, run = problem, _sizes(problem)[1 + which], problem.runs[1 + which]
     terms = (p.depth, p.width)[which]
     if run == terms:
-        run *= heads if p.abreast[1 + which] else 1
+        run *= min(heads, p.beside) if p.abreast[1 + which] else 1
         run *= max(1, columns // timing.sizes.rows) if p.pitches[which] == run else 1
     return timing.transfer(heads * columns * terms * size, run * size)
 
@@ -277,11 +277,7 @@ def _estimate_upright(problem: Problem, schedule: Schedule, timing: Timing) -> f
     for every engine in turn.
     """
     p, sizes, heads, own = problem, timing.sizes, schedule.pack, problem.groups * problem.rows
-    chunks = ceil(p.columns / sizes.rows)
-    most = prod(multiplied_at_once(p, schedule, sizes)) * p.depth
-    instructions = heads * own * chunks * p.depth / most
-    products = timing.engine("tensor_tensor", Stream.VECTOR, most, (F32,), (Tile(p.dtype), F32_PSUM), ("multiply",))
-    sums = timing.engine("tensor_reduce", Stream.VECTOR, most, (F32,), (F32,), ("add",))
+    chunks, sections = ceil(p.columns / sizes.rows), p.columns / schedule.streamed
     scores = heads * own * chunks
     step = timing.engine("tensor_tensor", Stream.VECTOR, scores)
     folded = timing.engine("partition_reduce", Stream.GPSIMD, heads * own, alu=("max",))
@@ -291,19 +287,39 @@ def _estimate_upright(problem: Problem, schedule: Schedule, timing: Timing) -> f
     beside = [((1 if x.shared else heads) * (1 if x.repeated else own), x.size) for x in p.leaves]
     work = total(
         [
-            (products + sums).times(instructions),
+            _contracted(p, schedule, timing) if schedule.contracted else _multiplied(p, schedule, timing),
             step.times(UPRIGHT_PASSES + 2 * p.steps),
             (folded + repeated).times(2),
             exponentials,
             left,
             timing.product(own, p.width, p.weight_dtype, flags=p.weight_flags).times(heads * chunks),
-            *(_columns_beside(p, which, heads, p.columns, timing) for which in (0, 1)),
-            *(timing.transfer(count * p.columns * size, chunks * size) for count, size in beside),
+            *(_columns_beside(p, which, heads, schedule.streamed, timing).times(sections) for which in (0, 1)),
+            *(timing.transfer(count * p.columns * size, max(size, chunks * size * schedule.streamed // p.columns)) for count, size in beside),
         ]
     )
     handed = UPRIGHT_HANDOVERS * timing.latency(Stream.VECTOR) + 2 * timing.transfer_latency
     alone = UPRIGHT_OVERLAP * work.vector + work.tensor + work.dma / 2 + handed
     return alone + (p.heads // heads - 1) * max(UPRIGHT_OVERLAP * work.bound, handed / UNDER_WAY)
+
+
+def _multiplied(p: Problem, schedule: Schedule, timing: Timing) -> Work:
+    """Of Vector's products of keys and queries, and their sums."""
+    most = prod(multiplied_at_once(p, schedule, timing.sizes)) * p.depth
+    instructions = schedule.pack * p.groups * p.rows * ceil(p.columns / timing.sizes.rows) * p.depth / most
+    products = timing.engine("tensor_tensor", Stream.VECTOR, most, (F32,), (Tile(p.dtype), F32_PSUM), ("multiply",))
+    sums = timing.engine("tensor_reduce", Stream.VECTOR, most, (F32,), (F32,), ("add",))
+    return (products + sums).times(instructions)
+
+
+def _contracted(p: Problem, schedule: Schedule, timing: Timing) -> Work:
+    """Of TensorE's products of queries and keys, which are transposed."""
+    sizes, own, columns = timing.sizes, p.groups * p.rows, min(p.columns, timing.sizes.rows)
+    deep = ceil(p.depth / sizes.rows)
+    times = schedule.pack * ceil(p.columns / sizes.rows) * deep
+    turned = _turned(timing, columns, min(p.depth, sizes.columns), p.dtype, p.moves_keys)
+    multiplied = timing.product(columns, own, p.dtype, flags=p.flags)
+    queries = _turned(timing, schedule.pack * own, min(p.depth, sizes.columns), p.dtype, p.moves_keys)
+    return (turned + multiplied).times(times) + queries.times(deep)
 
 
 def apart(problem: Problem, timing: Timing) -> float:

@@ -6,13 +6,15 @@ element by element says, dim by dim, which scores stand there.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from math import prod
 
 from neuronx_cc.codegen.emission.accesses import Alloc
 from neuronx_cc.codegen.emission.views import Atom, View, coalesce, common_factors, factors, linear, split
 from neuronx_cc.ir.isa.program import Space
 
+Run = tuple[int, int, Atom]
+"""First element, its byte, and where the others lie."""
 MARK = "u8"
 """Element type of views that only name places: their strides count elements."""
 
@@ -63,3 +65,16 @@ def _ends(atoms: Sequence[Atom], strides: Sequence[int]) -> list[int]:
 def is_one(atoms: Sequence[Atom]) -> bool:
     """Whether a dim is one progression in memory."""
     return len(coalesce(tuple(atoms))) <= 1
+
+
+def runs(atoms: tuple[Atom, ...]) -> Iterator[Run]:
+    """The progressions that dims, outermost first, fall into."""
+    merged = coalesce(atoms)
+    if len(merged) < 2:
+        yield 0, 0, merged[0] if merged else Atom(1, 0)
+        return
+    outer, inner = merged[0], merged[1:]
+    size = prod(atom.size for atom in inner)
+    for index in range(outer.size):
+        for first, offset, atom in runs(inner):
+            yield index * size + first, index * outer.stride + offset, atom

@@ -20,6 +20,7 @@ from math import ceil, prod
 from neuronx_cc.codegen.attention.arrays import Arrays, arrays_of
 from neuronx_cc.codegen.attention.block import Work
 from neuronx_cc.codegen.attention.choose import problem_of
+from neuronx_cc.codegen.attention.contracted import Contracted
 from neuronx_cc.codegen.attention.estimate import choose
 from neuronx_cc.codegen.attention.home import on_chip
 from neuronx_cc.codegen.attention.operands import Rows, Staged, Under, stagings
@@ -60,15 +61,16 @@ def lower(context: Context, attention: Attention) -> None:
     home = on_chip(context, attention)
     arrays = arrays_of(context, attention, home)
     problem = problem_of(context, attention, builder.sbuf.largest_gap())
-    beside = arrays.sizes[arrays.heads - 1] if arrays.heads else 1
-    problem = replace(problem, beside=beside, stays=home is not None)
+    around, beside = (1, 1, *arrays.sizes[: arrays.heads])[-2:]
+    problem = replace(problem, beside=beside, around=around, stays=home is not None)
     schedule = choose(problem, context.timing)
     if schedule is None:
         raise NoRoomLeft(attention.scores)
     builder.program.schedules[builder.kernel] = schedule.line(problem)
     builder.sbuf.make_room(footprint(problem, schedule, builder.sizes))
     with TilePool(builder, f"attention {attention.product.loc.name}") as pool:
-        kind = Upright if schedule.upright else Packed if schedule.pack else Work
+        upright = Contracted if schedule.contracted else Upright
+        kind = upright if schedule.upright else Packed if schedule.pack else Work
         work = kind(context, attention, arrays, problem, schedule, pool)
         _Loops(context, attention, arrays, problem, schedule, work).emit()
 
@@ -93,7 +95,7 @@ class _Loops:
         left = self.arrays.heads - len(at)
         if left == 2 and self._blocks_beside() and self._blocks_beside() * 2 <= self._several:
             self._pairs(at)
-        elif left > 1:
+        elif left > (2 if self.schedule.pack > self.problem.beside else 1):
             for index in self.context.builder.each(self.arrays.sizes[len(at)], 1):
                 self._around((*at, index))
         elif self.schedule.pack:
@@ -129,10 +131,12 @@ class _Loops:
         if arrays.heads == len(at):
             self._bunch([self._pack(at)])
             return
-        for start, count, size in builder.tiles(arrays.sizes[len(at)] // pack, max(1, UNROLLED_BLOCKS // pack)):
+        inner = (Affine(),) * (arrays.heads - len(at) - 1)
+        step = pack // self.problem.beside if inner else pack
+        for start, count, size in builder.tiles(arrays.sizes[len(at)] // step, max(1, UNROLLED_BLOCKS // pack)):
             for index in builder.each(count, 1):
-                first = (index * size + start) * pack
-                self._bunch([self._pack((*at, first + number * pack)) for number in range(size)])
+                first = (index * size + start) * step
+                self._bunch([self._pack((*at, first + number * step, *inner)) for number in range(size)])
 
     def _pack(self, first: tuple[Affine, ...]) -> Rows:
         p = self.problem
@@ -230,7 +234,7 @@ class _Loops:
         """With pauses, so that what is under way wants no more keys and values than are staged."""
         spaced: list[Under | None] = []
         for each in under:
-            while stagings([*spaced[1 - UNDER_WAY :], each]) > self.schedule.staged:
+            while not self.schedule.upright and stagings([*spaced[1 - UNDER_WAY :], each]) > self.schedule.staged:
                 spaced.append(None)
             spaced.append(each)
         return spaced
@@ -255,5 +259,5 @@ class _Loops:
             staged = self.work.stage(each.rows.head, each.first)
         if "queries" not in each.running:
             each.running["queries"] = self.work.queries(each)
-        each.tiles |= {"keys": staged.keys, "values": staged.values, "queries": each.running["queries"]}
+        each.tiles |= {**staged.tiles, "queries": each.running["queries"]}
         return staged

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from neuronx_cc.codegen.attention.arrays import Array, Arrays
 from neuronx_cc.codegen.attention.choose import factor_of
+from neuronx_cc.codegen.attention.geometry import runs
 from neuronx_cc.codegen.attention.pattern import Attention
 from neuronx_cc.codegen.attention.schedule import (
     MASK_BUFFERS,
@@ -57,8 +58,7 @@ class Staged:
 
     head: tuple[Affine, ...]
     first: int
-    keys: Block
-    values: Block
+    tiles: dict[str, Block]
 
 
 @dataclass(slots=True)
@@ -179,7 +179,7 @@ class Operands:
         keys = self._tile("keys", p.dtype, [deep, heads, columns], min(p.depth, partitions), self.schedule.staged)
         values = self._tile_of_columns("values", self.arrays.values, p.weight_dtype, columns, p.width)
         self._fill(at, first, columns, keys, values)
-        return Staged(at, first, keys, values)
+        return Staged(at, first, {"keys": keys, "values": values})
 
     def _tile_of_columns(self, name: str, array: Array, dtype: str, columns: int, terms: int) -> Block:
         """[column, chunk, head, term], in the order in which neighbouring columns come from memory: all heads of one,
@@ -196,6 +196,15 @@ class Operands:
         """Where the first query of a head is, by indices of all dims around."""
         return (*head, *(Affine() for _ in self.arrays.sizes[len(head) :]))
 
+    def _heads_of(self, array: Array) -> tuple[Atom, ...]:
+        """The heads of a block, by the dims around that it has several of, outermost first."""
+        heads, count = self.arrays.heads, self.schedule.heads
+        inner = min(count, self.arrays.sizes[heads - 1]) if heads else count
+        atoms = [Atom(inner, array.outer[heads - 1].stride if heads else 0)]
+        if inner < count:
+            atoms.insert(0, Atom(count // inner, array.outer[heads - 2].stride))
+        return tuple(atoms)
+
     def _of_heads(self, array: Array, source: Block, count: int) -> Block:
         """``source`` [other..., last], of a first head, as [other..., head, last]."""
         heads = self.arrays.heads
@@ -204,17 +213,24 @@ class Operands:
 
     def _fill(self, head: tuple[Affine, ...], first: int, columns: int, keys: Block, values: Block) -> None:
         """Bring ``columns`` keys and values of a head, and those after it, from ``first`` on to SBUF."""
-        arrays, place, heads = self.arrays, self._place(head), keys.dims[2].size
+        arrays, place = self.arrays, self._place(head)
         self._mark(self.attention.scores)
         section = arrays.keys.at(place).index(1, Affine(first), columns).select([2, 1])
-        self.stager.fill("keys", keys, self._of_heads(arrays.keys, section, heads), arrays.keys.stream)
+        for into, source in self._by_runs(arrays.keys, keys, section):
+            self.stager.fill("keys", into, source, arrays.keys.stream)
         self._mark(self.attention.product)
         section = arrays.values.at(place).index(1, Affine(first), columns).select([1, 2])
-        section = self._of_heads(arrays.values, section, heads)
-        if self._neighbours:
-            self.stager.fill_neighbours(values, section, arrays.values.stream)
-        else:
-            self.stager.fill("values", values, section, arrays.values.stream)
+        for into, source in self._by_runs(arrays.values, values, section):
+            if self._neighbours:
+                self.stager.fill_neighbours(into, source, arrays.values.stream)
+            else:
+                self.stager.fill("values", into, source, arrays.values.stream)
+
+    def _by_runs(self, array: Array, tile: Block, source: Block) -> Iterator[tuple[Block, Block]]:
+        """Parts of ``tile`` [., ., head, .], and what goes there [., head, .]; ``source`` [., .]: of the first head."""
+        for first, offset, heads in runs(self._heads_of(array)):
+            part = source.of((source.dims[0], heads, source.dims[1])).moved(offset)
+            yield tile.index(2, Affine(first), heads.size), part
 
     def begin(self) -> None:
         """What was loaded for blocks before is no longer there."""

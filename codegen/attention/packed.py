@@ -10,36 +10,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from math import prod
 
 from neuronx_cc.codegen.attention.arrays import Array
 from neuronx_cc.codegen.attention.block import Work
+from neuronx_cc.codegen.attention.geometry import runs
 from neuronx_cc.codegen.attention.operands import Rows, Under, once_a_row, over
 from neuronx_cc.codegen.attention.schedule import HEADS_UNDER_WAY, MASK_BUFFERS, QUERY_BUFFERS
 from neuronx_cc.codegen.attention.steps import Step
 from neuronx_cc.codegen.emission.builder import Affine, Block
 from neuronx_cc.codegen.emission.tiles import pieces, tile_in
-from neuronx_cc.codegen.emission.views import Atom, coalesce
+from neuronx_cc.codegen.emission.views import Atom
 from neuronx_cc.codegen.movement.transfer import copy
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.program import Stream
-
-Run = tuple[int, int, Atom]
-"""First element, its byte, and where the others lie."""
-
-
-def runs(atoms: tuple[Atom, ...]) -> Iterator[Run]:
-    """The progressions that dims, outermost first, fall into."""
-    merged = coalesce(atoms)
-    if len(merged) < 2:
-        yield 0, 0, merged[0] if merged else Atom(1, 0)
-        return
-    outer, inner = merged[0], merged[1:]
-    size = prod(atom.size for atom in inner)
-    for index in range(outer.size):
-        for first, offset, atom in runs(inner):
-            yield index * size + first, index * outer.stride + offset, atom
-
 
 def partitions_of(block: Block, first: int, count: int) -> Block:
     """``count`` partitions of a tile from ``first`` on."""
@@ -59,11 +42,6 @@ class Packed(Work):
     def _own(self) -> int:
         """Rows of a head."""
         return self.problem.groups * self.problem.rows
-
-    def _heads_of(self, array: Array) -> Atom:
-        """The heads of a block."""
-        heads = self.arrays.heads
-        return Atom(self.schedule.pack, array.outer[heads - 1].stride if heads else 0)
 
     def _rows_of(self, array: Array) -> tuple[Atom, ...]:
         """The rows of a head."""
@@ -89,7 +67,7 @@ class Packed(Work):
 
     def _gather(self, array: Array, rows: Rows, source: Block, tile: Block) -> None:
         """Bring the rows of all heads of a block, of which ``source`` is the first head's, to their partitions."""
-        for first, offset, atom in runs((self._heads_of(array), *self._rows_of(array))):
+        for first, offset, atom in runs((*self._heads_of(array), *self._rows_of(array))):
             part = source.of((atom, *source.dims[1:])).moved(offset)
             copy(self.context.builder, partitions_of(tile, first, atom.size), part, array.stream)
 
@@ -146,6 +124,13 @@ class Packed(Work):
                 self._add(bank, weights, values, chunk, under.columns)
             self._emit("activation", Stream.SCALAR, [out.index(1, Affine(number))], [bank], ["copy"], [1.0])
             yield
-        for first, offset, atom in runs(self._rows_of(array)):
-            part = target.of((atom, self._heads_of(array), target.dims[1])).moved(offset)
-            copy(self.context.builder, part, partitions_of(out, first, atom.size), array.stream)
+        self._store(out, target)
+
+    def _store(self, out: Block, target: Block) -> None:
+        """Rows [row, head, feature] to where those of the first head and row begin: ``target`` [row, feature]."""
+        array = self.arrays.result
+        for row, beyond, rows in runs(self._rows_of(array)):
+            for head, offset, heads in runs(self._heads_of(array)):
+                part = target.of((rows, heads, target.dims[1])).moved(beyond + offset)
+                source = partitions_of(out.index(1, Affine(head), heads.size), row, rows.size)
+                copy(self.context.builder, part, source, array.stream)

@@ -23,6 +23,8 @@ ROW_BUFFERS = (4, 2)
 """Of rows that are loaded to be transposed: the more, the less DMA waits for TensorE."""
 PRODUCT_BUFFERS = 3
 """Of products of keys and queries that Vector makes."""
+TRANSPOSED_BUFFERS = 2
+"""Of keys that TensorE has transposed for a block whose columns are on the partitions."""
 QUERY_BUFFERS = 2
 """Of queries that are loaded to be transposed."""
 UNDER_WAY = 4
@@ -82,6 +84,8 @@ class Problem:
     """Pairs of keys and values."""
     beside: int
     """How many of them the innermost dim around has."""
+    around: int
+    """Indices of the next dim around."""
     groups: int
     """Queries of each."""
     rows: int
@@ -126,6 +130,11 @@ class Problem:
     """Whether the result stays on chip, rows on the partitions."""
 
     @property
+    def moves_keys(self) -> bool:
+        """Whether TensorE transposes keys as values."""
+        return self.moves_values and itemsize(self.dtype) < 4
+
+    @property
     def read(self) -> int:
         """Bytes that are read for each score."""
         return sum(leaf.size for leaf in self.leaves)
@@ -147,6 +156,10 @@ class Schedule:
     """Heads, all queries of each, whose few rows are a block; 0: a block has rows of one query."""
     upright: bool = False
     """Whether the columns of such a block lie on the partitions, and Vector multiplies keys with queries."""
+    contracted: bool = False
+    """Whether TensorE does, which transposes the keys."""
+    streamed: int = 0
+    """Columns of which such a block has keys, or values, at once."""
     together: int = 1
     """Heads whose blocks of rows are taken together, without one of several heads."""
     loaded: int = ROW_BUFFERS[0]
@@ -176,6 +189,8 @@ class Schedule:
             + (f", {self.pack} heads to a block" if self.pack else "")
             + (f", {self.together} heads together" if self.together > 1 else "")
             + (", columns on the partitions" if self.upright else "")
+            + (", keys transposed" if self.contracted else "")
+            + (f", {self.streamed} of them at once" if self.upright and self.streamed < p.columns else "")
             + (", the result stays on chip" if p.stays else "")
         )
 
@@ -209,18 +224,26 @@ def tiles_of(problem: Problem, schedule: Schedule, sizes: Sizes) -> dict[tuple[s
 
 def _upright_tiles(problem: Problem, schedule: Schedule, sizes: Sizes) -> dict[tuple[str, int], int]:
     p, heads, own, chunks = problem, schedule.pack, problem.groups * problem.rows, ceil(problem.columns / sizes.rows)
+    at_once, cut = ceil(schedule.streamed / sizes.rows), schedule.streamed < p.columns
     size, weight, each = itemsize(p.dtype), itemsize(p.weight_dtype), heads * own * chunks
-    products = prod(multiplied_at_once(p, schedule, sizes)) * p.depth * 4
     tiles = {
-        ("keys", schedule.staged): heads * chunks * p.depth * size,
-        ("values", schedule.staged): heads * chunks * p.width * weight,
-        ("queries", QUERY_BUFFERS): heads * own * p.depth * size,
-        ("products", PRODUCT_BUFFERS): products,
+        ("keys", schedule.staged): heads * at_once * p.depth * size,
+        ("values", schedule.staged): heads * at_once * p.width * weight,
+        ("sums of sections", schedule.scores): heads * p.width * 4 * cut,
         ("shares", schedule.scores): each * weight,
         ("result", schedule.scores): heads * p.width * 4,
     }
     tiles |= {(name, schedule.scores): each * 4 for name in ("scores", "shifted", "exponentials")}
-    return tiles | {("raw scores", 2): each * 4}
+    if not schedule.contracted:
+        products = prod(multiplied_at_once(p, schedule, sizes)) * p.depth * 4
+        tiles |= {("products", PRODUCT_BUFFERS): products, ("raw scores", 2): each * 4}
+        return tiles | {("queries", QUERY_BUFFERS): heads * own * p.depth * size}
+    deep = ceil(p.depth / sizes.rows)
+    return tiles | {
+        ("transposed keys", TRANSPOSED_BUFFERS): deep * heads * at_once * sizes.rows * size,
+        ("rows of queries", QUERY_BUFFERS): p.depth * size,
+        ("queries", query_buffers(p, schedule)): deep * spanned(p, schedule, sizes) * size,
+    }
 
 
 def spread_at_once(problem: Problem, schedule: Schedule, sizes: Sizes) -> tuple[int, int]:
@@ -274,7 +297,10 @@ def footprint(problem: Problem, schedule: Schedule, sizes: Sizes) -> int:
     planned = sum(count * sizes.aligned(nbytes) for (_, count), nbytes in tiles_of(p, schedule, sizes).items())
     if schedule.upright:
         scores = schedule.pack * p.groups * p.rows * ceil(p.columns / sizes.rows)
-        return planned + (2 * p.steps + SCRATCH + 2 * (p.read > 0)) * scores * 4 + SMALL_TILES * sizes.alignment
+        taken = p.depth * scores // (schedule.pack * p.groups * p.rows)
+        bits = 8 * BITS_BUFFERS * (taken + sizes.bank_columns) if schedule.contracted and not p.moves_keys else 0
+        steps = (2 * p.steps + SCRATCH + 2 * (p.read > 0)) * scores * 4
+        return planned + steps + bits + SMALL_TILES * sizes.alignment
     long = schedule.section if p.pitches[1] == 1 else p.width  # rows of values that are transposed
     lengths = ((p.depth, size), (p.depth, size), (long, weight))
     loaded = schedule.loaded * sum(at_once(length, sizes) * length * each for length, each in lengths)
@@ -305,12 +331,21 @@ def candidates(problem: Problem, sizes: Sizes) -> Iterator[Schedule]:
     beside = [heads for heads in range(2, most + 1) if not p.beside % heads]
     found += [Schedule(2, staged, p.columns, BUNCH, together=heads) for heads in beside for staged in {2, ahead}]
     own = p.groups * p.rows
-    packs = [heads for heads in range(1, p.beside + 1) if not p.beside % heads and heads * own <= sizes.columns]
+    packs = [heads for heads in range(1, p.beside + 1) if not p.beside % heads]
+    packs += [p.beside * several for several in range(2, p.around + 1) if not p.around % several]
+    packs = [heads for heads in packs if heads * own <= sizes.columns]
     if not p.banded and not p.stays:
         under = (2, STAGED), (2, 3), (2, 2), (1, 1)
         found += [Schedule(scores, staged, p.columns, BUNCH, pack) for pack in packs for scores, staged in under]
-        if p.depth <= sizes.bank_columns:
-            found += [Schedule(2, STAGED, p.columns, BUNCH, pack, upright=True) for pack in packs]
+        for streamed in _streams(p, sizes):
+            whole = (STAGED, 3, 2) if streamed == p.columns else (STAGED, 3)
+            upright = [
+                Schedule(2, staged, p.columns, BUNCH, pack, upright=True, streamed=streamed)
+                for pack in packs
+                for staged in whole
+            ]
+            found += upright if p.depth <= sizes.bank_columns else []
+            found += [replace(each, contracted=True) for each in upright]
     for schedule in found:
         written = blocks if p.banded else min(blocks, schedule.bunch)
         chunks = written * ceil(p.columns / sizes.rows)
@@ -318,6 +353,16 @@ def candidates(problem: Problem, sizes: Sizes) -> Iterator[Schedule]:
         found_room = next((each for each in fitting if footprint(p, each, sizes) <= p.room), None)
         if chunks <= MOST_CHUNKS and found_room is not None:
             yield found_room
+
+
+def _streams(problem: Problem, sizes: Sizes) -> list[int]:
+    """Columns whose keys come at once: all, or whole chunks in equal numbers of sections, enough of them to follow."""
+    found = [problem.columns]
+    for count in SECTIONS:
+        columns = sizes.rows * ceil(problem.columns / (count * sizes.rows))
+        if columns < found[-1]:
+            found.append(columns)
+    return found
 
 
 def heads_at_once(problem: Problem, schedule: Schedule, sizes: Sizes) -> int:

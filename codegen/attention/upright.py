@@ -1,6 +1,7 @@
 """Few rows, columns on the partitions: Vector multiplies keys with queries as they lie, and nothing is transposed.
 
-A partition has neighbouring columns of every head of a block. TensorE copies queries to all partitions, in PSUM; scores
+A partition has neighbouring columns of every head of a block; keys and values come section by section of the columns,
+while the scores of all are there. TensorE copies queries to all partitions, in PSUM; scores
 are sums of products there. Greatest scores and sums of exponentials are folded over the partitions by GpSimd, which
 copies them back to all. Exponentials are divided before they are multiplied with the values, head by head, as they
 stand. Nothing of one head meets what is of another.
@@ -11,10 +12,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
+from math import prod
 
 from neuronx_cc.codegen.attention.block import LARGEST
-from neuronx_cc.codegen.attention.operands import Staged, Under
-from neuronx_cc.codegen.attention.packed import Packed, runs
+from neuronx_cc.codegen.attention.geometry import runs
+from neuronx_cc.codegen.attention.operands import Staged, Under, over
+from neuronx_cc.codegen.attention.packed import Packed
 from neuronx_cc.codegen.attention.schedule import (
     PRODUCT_BUFFERS,
     QUERY_BUFFERS,
@@ -34,7 +37,7 @@ NONE = float("-inf")
 
 
 @dataclass(frozen=True, slots=True)
-class _Zone:
+class Zone:
     """Chunks of columns that fill the same partitions."""
 
     partitions: int
@@ -44,6 +47,26 @@ class _Zone:
     def of(self, block: Block, dim: int) -> Block:
         """Of a tile whose chunks are ``dim``."""
         return block.index(dim, Affine(self.first), self.count).on_partitions(self.partitions)
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """Columns whose keys, or values, come at once."""
+
+    first: int
+    columns: int
+    chunk: int
+    """The first of its chunks among all."""
+
+    def zones(self, rows: int) -> list[Zone]:
+        """Columns that each of ``rows`` partitions has as many of, and those that are left; chunks are its own."""
+        whole, rest = divmod(self.columns, rows)
+        zones = Zone(rows, 0, whole), Zone(rest, whole, 1)
+        return [zone for zone in zones if zone.partitions and zone.count]
+
+    def among_all(self, zone: Zone) -> Zone:
+        """A zone of it, with chunks as all have them."""
+        return replace(zone, first=self.chunk + zone.first)
 
 
 @dataclass(slots=True)
@@ -58,11 +81,16 @@ class Upright(Packed):
     def _partitions(self) -> int:
         return min(self.problem.columns, self.context.sizes.rows)
 
-    def _zones(self) -> list[_Zone]:
-        """Columns that every partition has as many of, and those that are left."""
-        whole, rest = divmod(self.problem.columns, self.context.sizes.rows)
-        zones = _Zone(self.context.sizes.rows, 0, whole), _Zone(rest, whole, 1)
-        return [zone for zone in zones if zone.partitions and zone.count]
+    def _sections(self) -> list[Section]:
+        rows = self.context.sizes.rows
+        return [Section(first, size, first // rows) for first, size in pieces(self.problem.columns, self.schedule.streamed)]
+
+    def _zones(self, section: Section) -> list[Zone]:
+        return section.zones(self.context.sizes.rows)
+
+    def _all_zones(self) -> list[Zone]:
+        """Of all columns."""
+        return Section(0, self.problem.columns, 0).zones(self.context.sizes.rows)
 
     def _scores_tile(self, name: str, dtype: str = "f32", count: int = 0) -> Block:
         """[column, head, row, chunk]."""
@@ -71,16 +99,21 @@ class Upright(Packed):
     # ---- operands --------------------------------------------------------------------------------------------
 
     def stage(self, at: tuple[Affine, ...], first: int) -> Staged:
-        """Keys and values [column, head, chunk, feature], neighbouring columns on each partition."""
-        p, tiles = self.problem, []
-        loads = ("keys", self.arrays.keys, p.dtype, p.depth), ("values", self.arrays.values, p.weight_dtype, p.width)
-        for (name, array, dtype, terms), op in zip(loads, (self.attention.scores, self.attention.product), strict=True):
-            self._mark(op)
-            tile = self._tile_of_columns(name, array, dtype, p.columns, terms)
-            source = self._of_heads(array, array.at(self._place(at)).select([1, 2]), self.schedule.pack)
-            self.stager.fill_neighbours(tile, source, array.stream)
-            tiles.append(tile.select([0, 2, 1, 3]))
-        return Staged(at, first, *tiles)
+        """Keys and values come section by section, when scores and weighted sums are made."""
+        return Staged(at, first, {})
+
+    def _brought(self, name: str, under: Under, section: Section) -> Block:
+        """Keys, or values, of a section [column, head, chunk, feature], neighbouring columns on each partition."""
+        p, keys = self.problem, name == "keys"
+        array, dtype, terms = (
+            (self.arrays.keys, p.dtype, p.depth) if keys else (self.arrays.values, p.weight_dtype, p.width)
+        )
+        self._mark(self.attention.scores if keys else self.attention.product)
+        tile = self._tile_of_columns(name, array, dtype, section.columns, terms)
+        source = array.at(self._place(under.rows.head)).index(1, Affine(section.first), section.columns).select([1, 2])
+        for into, part in self._by_runs(array, tile, source):
+            self.stager.fill_neighbours(into, part, array.stream)
+        return tile.select([0, 2, 1, 3])
 
     def queries(self, under: Under) -> Block:
         """Queries [1, head, row, term]."""
@@ -88,54 +121,83 @@ class Upright(Packed):
         self._mark(self.attention.scores)
         tile = self._tile("queries", p.dtype, [heads, self._own, p.depth], 1, QUERY_BUFFERS)
         source = array.at(self._place(under.rows.head))
-        for first, offset, atom in runs(self._rows_of(array)):
-            part = source.of((Atom(1, 0), self._heads_of(array), atom, source.dims[2])).moved(offset)
-            copy(self.context.builder, tile.index(2, Affine(first), atom.size), part, array.stream)
+        for row, beyond, rows in runs(self._rows_of(array)):
+            for head, offset, several in runs(self._heads_of(array)):
+                part = source.of((Atom(1, 0), several, rows, source.dims[2])).moved(beyond + offset)
+                into = tile.index(1, Affine(head), several.size).index(2, Affine(row), rows.size)
+                copy(self.context.builder, into, part, array.stream)
         return tile
 
     def _mask_block(self, value: hlo.SSAValue, at: tuple[Affine, ...]) -> Block:
-        """What lies beside the scores, loaded once for heads and rows that share it."""
+        """What lies beside the scores [column, head, row, chunk], loaded once for heads and rows that share it."""
         array = self.arrays.masks[value]
-        heads, rows, chunks = self._heads_of(array), self._rows_of(array), self._chunks
-        sizes = heads.size if heads.stride else 1, self._own if any(row.stride for row in rows) else 1
-        dtype = array.view.dtype
-        tile = self._tile(f"mask {list(self.arrays.masks).index(value)}", dtype, [*sizes, chunks], self._partitions, 2)
+        rows = self._rows_of(array)
+        of_rows, heads = any(row.stride for row in rows), self._heads_of(array)
+        own, several = self._own if of_rows else 1, [atom.size if atom.stride else 1 for atom in heads]
+        name = f"mask {list(self.arrays.masks).index(value)}"
+        tile = self._tile(name, array.view.dtype, [prod(several), own, self._chunks], self._partitions, 2)
         source = array.at(self._place(at))
-        own = rows if sizes[1] > 1 else ()
-        for number in range(sizes[0]):
-            for first, offset, atom in runs(own):
-                part = source.of((array.column, Atom(1, 0), atom)).moved(offset + number * heads.stride)
+        for number, place in enumerate(product(*map(range, several))):
+            offset = sum(index * atom.stride for index, atom in zip(place, heads, strict=True))
+            for section, (first, beyond, atom) in product(self._sections(), list(runs(rows if of_rows else ()))):
+                column = replace(array.column, size=section.columns)
+                beyond += section.first * column.stride
+                part = source.of((column, Atom(1, 0), atom)).moved(offset + beyond)
                 into = tile.index(1, Affine(number), 1).index(2, Affine(first), atom.size).select([0, 3, 1, 2])
-                self.stager.fill_neighbours(into, part, array.stream)
-        repeated = (heads.size, self._own)
-        dims = (
-            atom if atom.size == size else Atom(size, 0) for atom, size in zip(tile.dims[1:3], repeated, strict=True)
+                chunks = into.index(1, Affine(section.chunk), sum(zone.count for zone in self._zones(section)))
+                self.stager.fill_neighbours(chunks, part, array.stream)
+        if len(set(map(bool, (atom.stride for atom in heads)))) > 1:
+            tile = self._of_each(f"{name} of each", tile, heads)
+        head, row = (atom if atom.size > 1 else Atom(1, 0) for atom in tile.dims[1:3])
+        return tile.of((tile.dims[0], over(head, self.schedule.pack), over(row, self._own), tile.dims[3]))
+
+    def _of_each(self, name: str, tile: Block, heads: tuple[Atom, ...]) -> Block:
+        """``tile`` of heads that differ along one dim around, for those of both dims: a copy, as heads are one dim."""
+        outer, inner = (atom.size for atom in heads)
+        column, step, row, chunk = tile.dims
+        sizes = [self.schedule.pack, row.size, chunk.size]
+        out = self._tile(name, tile.dtype, sizes, self._partitions, 2)
+        along = [replace(step, size=atom.size) if atom.stride else Atom(atom.size, 0) for atom in heads]
+        into = out.dims[1].stride
+        self._emit(
+            "tensor_copy",
+            Stream.VECTOR,
+            [out.of((out.dims[0], Atom(outer, into * inner), Atom(inner, into), *out.dims[2:]))],
+            [tile.of((column, *along, row, chunk))],
+            [],
         )
-        return tile.of((tile.dims[0], *dims, tile.dims[3]))
+        return out
 
     # ---- scores and weights ----------------------------------------------------------------------------------
 
     def scores(self, under: Under) -> Iterator[None]:
         """Products of keys and queries, added up term by term; -inf for what is no column."""
         steps = self.attention.steps[self._factor is not None :]
-        zones = self._zones()
-        scores = under.tiles["scores"] = self._scores_tile("scores")
+        scores = self._empty_scores(under)
         raw = self._scores_tile("raw scores", count=2) if steps or self._factor is not None else scores
+        made: list[tuple[Block, Block]] = []
+        for section in self._sections():
+            loaded = self._brought("keys", under, section)
+            for spread, head, row in self._spread(under.tiles["queries"]):
+                yield
+                for zone in self._zones(section):
+                    into = raw.index(1, Affine(head), spread.dims[1].size).index(2, Affine(row), spread.dims[2].size)
+                    keys = zone.of(loaded.index(1, Affine(head), spread.dims[1].size), 2)
+                    yield from self._multiplied(section.among_all(zone).of(into, 3), keys, spread, made)
+        self._sum(made)
+        leaves = {leaf: self._mask_block(leaf, under.at) for leaf in self.arrays.masks}
+        for zone in self._all_zones():
+            self._stepped(zone.of(raw, 3), zone.of(scores, 3), {x: zone.of(leaf, 3) for x, leaf in leaves.items()})
+        yield
+
+    def _empty_scores(self, under: Under) -> Block:
+        """Where scores go, with -inf for what is no column."""
+        scores, zones = self._scores_tile("scores"), self._all_zones()
+        under.tiles["scores"] = scores
         if len(zones) > 1:
             self._mark(self.attention.scores)
             self._emit("memset", Stream.GPSIMD, [scores.index(3, Affine(zones[0].count), 1)], [], [], [NONE])
-        made: list[tuple[Block, Block]] = []
-        for spread, head, row in self._spread(under.tiles["queries"]):
-            yield
-            for zone in zones:
-                into = raw.index(1, Affine(head), spread.dims[1].size).index(2, Affine(row), spread.dims[2].size)
-                keys = under.tiles["keys"].index(1, Affine(head), spread.dims[1].size)
-                yield from self._multiplied(zone.of(into, 3), zone.of(keys, 2), spread, made)
-        self._sum(made)
-        leaves = {leaf: self._mask_block(leaf, under.at) for leaf in self.arrays.masks}
-        for zone in zones:
-            self._stepped(zone.of(raw, 3), zone.of(scores, 3), {x: zone.of(leaf, 3) for x, leaf in leaves.items()})
-        yield
+        return scores
 
     def _spread(self, queries: Block) -> Iterator[tuple[Block, int, int]]:
         """Queries on all partitions [column, head, row, term] in banks of PSUM; the first head and row of each."""
@@ -249,18 +311,35 @@ class Upright(Packed):
         """The products with the values, stored."""
         p, own, heads, array = self.problem, self._own, self.schedule.pack, self.arrays.result
         target = array.at(self._place(under.rows.head)).select([0, 2])
-        out = self._tile("result", target.dtype, [heads, p.width], own)
-        for head, several in pieces(heads, max(1, self.context.sizes.bank_columns // p.width)):
-            self._mark(self.attention.product)
-            bank = tile_in(self.context.builder, self._sums, [several, p.width], "f32", own, True)
-            for number in range(several):
-                weights = under.tiles["shares"].index(1, Affine(head + number)).select([0, 2, 1])
-                values = under.tiles["values"].index(1, Affine(head + number))
-                for chunk in range(self._chunks):
-                    self._add(bank.index(1, Affine(number)), weights, values, chunk, p.columns)
-            self._emit("activation", Stream.SCALAR, [out.index(1, Affine(head), several)], [bank], ["copy"], [1.0])
-            yield
-        for first, offset, atom in runs(self._rows_of(array)):
-            part = target.of((atom, self._heads_of(array), target.dims[1])).moved(offset)
-            source = out.on_partitions(atom.size)
-            copy(self.context.builder, part, replace(source, partition=out.partition + first), array.stream)
+        out, sections = self._tile("result", target.dtype, [heads, p.width], own), self._sections()
+        total = self._tile("sums of sections", "f32", [heads, p.width], own) if len(sections) > 1 else out
+        for section in sections:
+            values, first, last = self._brought("values", under, section), section is sections[0], section is sections[-1]
+            for head, several in pieces(heads, max(1, self.context.sizes.bank_columns // p.width)):
+                bank = self._weighted(under, section, values, (head, several))
+                so_far, into = (each.index(1, Affine(head), several) for each in (total, out if last else total))
+                if first:
+                    self._emit("activation", Stream.SCALAR, [into], [bank], ["copy"], [1.0])
+                else:
+                    self._emit("tensor_tensor", Stream.VECTOR, [into], [so_far, bank], ["add"])
+                yield
+        self._store(out, target)
+
+    def _weighted(self, under: Under, section: Section, values: Block, heads: tuple[int, int]) -> Block:
+        """The sums of a section [row, head, feature], in a bank of PSUM."""
+        builder, p = self.context.builder, self.problem
+        self._mark(self.attention.product)
+        bank = tile_in(builder, self._sums, [heads[1], p.width], "f32", self._own, True)
+        for number in range(heads[1]):
+            shares = under.tiles["shares"].index(1, Affine(heads[0] + number)).select([0, 2, 1])
+            added = False
+            for zone in self._zones(section):
+                for chunk in range(zone.first, zone.first + zone.count):
+                    stationary = shares.index(1, Affine(section.chunk + chunk)).on_partitions(zone.partitions)
+                    moving = values.index(1, Affine(heads[0] + number)).index(1, Affine(chunk))
+                    flags = [*["accumulate"] * added, *p.weight_flags]
+                    builder.multiply(
+                        bank.index(1, Affine(number)), stationary, moving.on_partitions(zone.partitions), flags
+                    )
+                    added = True
+        return bank
