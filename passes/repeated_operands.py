@@ -39,7 +39,7 @@ def _rewrite(module: HloModule, op: hlo.DotOp) -> None:
         b, sides = Build.before(module, op), _sides(op, module)
         if any(side.repeated for side in sides):
             replace(op, _once(b, op, sides))
-        elif (shared := _shared(sides)) is not None:
+        elif (shared := _shared(sides, module)) is not None:
             dots.append(_as_rows(b, op, sides, *shared))
 
 
@@ -114,10 +114,10 @@ class _Shared:
     inner: bool
 
 
-def _shared(sides: tuple[_Side, _Side]) -> tuple[int, _Shared] | None:
+def _shared(sides: tuple[_Side, _Side], module: HloModule) -> tuple[int, _Shared] | None:
     """The operand whose elements repeat along a batch dim, and how."""
     for number, side in enumerate(sides):
-        atoms = repeats(side.value)
+        atoms = repeats(side.value, module)
         for place, dim in enumerate(side.batch):
             same = [atom.repeat is not None for atom in atoms[dim]]
             if any(same) and same in (sorted(same), sorted(same, reverse=True)):

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from math import prod
 
 from neuronx_cc.ir import hlo
+from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.hlo.editing import defining_op
+from neuronx_cc.passes.analysis.values import splat_number
 from neuronx_cc.passes.expansions.build import Build, Value
 
 Repeat = tuple[hlo.Operation, int]
@@ -26,22 +28,28 @@ class Atom:
 Dims = tuple[tuple[Atom, ...], ...]
 
 
-def repeats(value: Value) -> Dims:
+def repeats(value: Value, module: HloModule) -> Dims:
     """The atoms of each dim of ``value``; those of size 1 are left out."""
     op, dims = defining_op(value), hlo.shape_of(value).dims
-    if isinstance(op, hlo.ConvertOp):
-        return repeats(op.operand)
+    if isinstance(op, hlo.ElementwiseOp) and (varying := _varying(op, module)) is not None:
+        return repeats(varying, module)
     if isinstance(op, hlo.TransposeOp):
-        inner = repeats(op.operand)
+        inner = repeats(op.operand, module)
         return tuple(inner[dim] for dim in op.dimensions.data)
     if isinstance(op, hlo.ReshapeOp) and prod(dims):
-        return _cut([atom for atoms in repeats(op.operand) for atom in atoms], dims)
+        return _cut([atom for atoms in repeats(op.operand, module) for atom in atoms], dims)
     if isinstance(op, hlo.BroadcastOp):
-        inner, kept = repeats(op.operand), op.dimensions.data
+        inner, kept = repeats(op.operand, module), op.dimensions.data
         sizes = hlo.shape_of(op.operand).dims
         own = {to: atoms for to, atoms, size in zip(kept, inner, sizes, strict=True) if size == dims[to]}
         return tuple(own.get(dim, _whole(size, (op, dim))) for dim, size in enumerate(dims))
     return tuple(_whole(size) for size in dims)
+
+
+def _varying(op: hlo.ElementwiseOp, module: HloModule) -> Value | None:
+    """The only operand of ``op`` that is no splat."""
+    varying = [operand for operand in op.operands if splat_number(operand, module) is None]
+    return varying[0] if len(varying) == 1 else None
 
 
 def _whole(size: int, repeat: Repeat | None = None) -> tuple[Atom, ...]:
@@ -68,16 +76,20 @@ def _cut(atoms: Sequence[Atom], dims: Sequence[int]) -> Dims:
 
 def without(b: Build, value: Value, repeated: Set[Repeat]) -> Value:
     """``value`` with one index along the atoms ``repeated``, whose dims are as much smaller."""
-    op, atoms = defining_op(value), repeats(value)
+    op, atoms = defining_op(value), repeats(value, b.module)
     if not any(atom.repeat in repeated for each in atoms for atom in each):
         return value
     dims = [prod(atom.size for atom in each if atom.repeat not in repeated) for each in atoms]
     if isinstance(op, hlo.BroadcastOp):
         return b.broadcast(without(b, op.operand, repeated), dims, op.dimensions.data)
-    assert isinstance(op, hlo.ConvertOp | hlo.TransposeOp | hlo.ReshapeOp), "views that repeats looks through"
-    inner = without(b, op.operand, repeated)
     if isinstance(op, hlo.ReshapeOp):
-        return b.reshape(inner, dims)
+        return b.reshape(without(b, op.operand, repeated), dims)
     if isinstance(op, hlo.TransposeOp):
-        return b.transpose(inner, op.dimensions.data)
-    return b.convert(inner, op.shape.dtype)
+        return b.transpose(without(b, op.operand, repeated), op.dimensions.data)
+    assert isinstance(op, hlo.ElementwiseOp), "repeats looks through these"
+    varying, operands = _varying(op, b.module), []
+    for operand in op.operands:
+        number = splat_number(operand, b.module)
+        known = None if operand is varying or number is None else b.number(number, hlo.shape_of(operand).dtype, dims)
+        operands.append(known or without(b, operand, repeated))
+    return b.op(type(op), operands, op.shape.dtype, dims, **op.properties)
