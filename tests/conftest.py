@@ -50,7 +50,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.hookimpl(trylast=True)  # after those deselected by their marks
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Of each test, the parameter sets whose names hash lowest: spread over products of parameters, and the same ones
-    when others are added.
+    when others are added; all of what is marked as a table, whose rows each say something else.
     """
     whole = config.args_source is pytest.Config.ArgsSource.TESTPATHS
     most = config.option.cases if config.option.cases is not None else CASES if whole else 0
@@ -58,7 +58,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return
     cases: dict[str, list[pytest.Item]] = {}
     for item in items:
-        cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+        if not item.get_closest_marker("table"):
+            cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
     left = {id(each) for some in cases.values() for each in sorted(some, key=_hashed)[most:]}
     if left:
         config.hook.pytest_deselected(items=[item for item in items if id(item) in left])

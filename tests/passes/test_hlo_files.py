@@ -75,6 +75,7 @@ def check_lines(section, printed):
     assert Matcher(options, FInput(str(section.file), printed), parser).run() == 0, printed
 
 
+@pytest.mark.table
 @pytest.mark.parametrize("section", SECTIONS, ids=str)
 def test_section(section):
     passes, options = section.run
