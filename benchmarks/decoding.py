@@ -2,11 +2,11 @@
 
     python benchmarks/decoding.py [--seed 1] [--count 30] [--kernels] [--save FILE] [--before FILE]
 
-What is drawn: widths and numbers of heads, with as many heads of keys and values or fewer, rows a step, positions of the
-cache, norms, activations, types, and how a program says it: in which order the cache's dims lie, whether heads of keys
-are repeated or queries grouped, rotary embedding by halves or by pairs, one position for all rows or one for each,
-layers unrolled or under ``lax.scan``. The cache is donated. The bound is the reading of all weights and of the whole cache
-at the rate of all DMA engines, with ``LATENCY`` for each layer.
+What is drawn: widths and numbers of heads, with as many heads of keys and values or fewer, rows a step, positions of
+the cache, norms, activations, types, and how a program says it: in which order the cache's dims lie, whether heads of
+keys are repeated or queries grouped, rotary embedding by halves or by pairs, one position for all rows or one for each,
+layers unrolled or under ``lax.scan``. The cache is donated. The bound is the reading of all weights and of the whole
+cache at the rate of all DMA engines, or the products, with ``LATENCY`` for each layer.
 """
 
 import argparse
@@ -66,7 +66,9 @@ def drawn(seed: int) -> Kind:
     draw = random.Random(f"decoding {seed}")
     size = draw.choice((64, 64, 80, 96, 128, 128))
     heads = draw.choice((6, 8, 12, 14, 16, 20, 24, 32))
-    groups = draw.choice([each for each in (1, 2, 4, heads // 4, heads // 2, heads, heads) if each and heads % each == 0])
+    groups = draw.choice(
+        [each for each in (1, 2, 4, heads // 4, heads // 2, heads, heads) if each and heads % each == 0]
+    )
     width = heads * size if draw.random() < 0.8 else max(256, heads * size // 3 * 2 // 64 * 64)
     activation = draw.choice(("swiglu", "swiglu", "gelu", "relu"))
     hidden = round(width * draw.choice((2.6875, 3.5, 4) if activation == "swiglu" else (4, 4, 3))) // 16 * 16
@@ -242,8 +244,14 @@ def main() -> None:
         form = f"{kind.batch} x {kind.width}, {kind.heads}/{kind.groups} x {kind.size}, {kind.cache}, {kind.hidden}"
         how = f"{kind.dtype[:2]} {kind.norm} {kind.activation} {kind.rotary} {kind.order}"
         flags = " repeated" * kind.repeated + " each" * kind.each + " scan" * kind.scanned
-        then = f" (before {before[str(seed)] * 1e6:.1f})" if abs(before.get(str(seed), seconds) / seconds - 1) > CHANGED else ""
-        rows.append((seconds / bound, f"{seconds * 1e6:10.1f}{bound * 1e6:9.1f} us{then}  {seed}: {form}, {how}{flags}"))
+        then = (
+            f" (before {before[str(seed)] * 1e6:.1f})"
+            if abs(before.get(str(seed), seconds) / seconds - 1) > CHANGED
+            else ""
+        )
+        rows.append(
+            (seconds / bound, f"{seconds * 1e6:10.1f}{bound * 1e6:9.1f} us{then}  {seed}: {form}, {how}{flags}")
+        )
     for ratio, line in sorted(rows):
         print(f"{ratio:8.2f}{line}")
     print(f"{len(rows)} decoders: {geometric_mean(ratio for ratio, _ in rows):.2f} times their bounds (geometric mean)")

@@ -1,8 +1,8 @@
 """Gives the products of an attention of one query each a dim for that row.
 
-Input: canonical hlo. A softmax between two contractions may have one row for each batch index, which programs write with
-a dim of size 1 (``bqf,bpf->bqp``) or without (``bf,bpf->bp``). Output: with it, in both contractions, as attentions are
-found; other contractions without rows of their own are left as they are.
+Input: canonical hlo. A softmax between two contractions may have one row for each batch index, which programs write
+with a dim of size 1 (``bqf,bpf->bqp``) or without (``bf,bpf->bp``). Output: both contractions have that dim, as an
+attention is found; other contractions without rows of their own are left as they are.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.hlo.editing import defining_op, ops_of, replace
 from neuronx_cc.passes.expansions.build import Build, Value
 from neuronx_cc.passes.manager import PassContext, only_for
+
 
 @only_for(hlo.DotOp)
 def run(module: HloModule, context: PassContext) -> None:

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import prod
 
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import HloModule
@@ -71,8 +70,8 @@ def _stacked(module: HloModule, loop: hlo.WhileOp, counted: Count, index: int) -
     whole = hlo.shape_of(write.args[0]).dims
     if not _is_part(module, body, counted, whole, hlo.shape_of(write.args[1]).dims, write.args[2:]):
         return None
-    chain, made = [], defining_op(write.args[1])
-    while isinstance(made, hlo.ReshapeOp) or _is_update(made, whole[0]):
+    chain, made = list[hlo.HloOp](), defining_op(write.args[1])
+    while isinstance(made, hlo.HloOp) and (isinstance(made, hlo.ReshapeOp) or _is_update(made, whole[0])):
         chain.append(made)
         made = defining_op(made.operands[0])
     while chain and isinstance(chain[0], hlo.ReshapeOp):
@@ -113,7 +112,7 @@ def _place(module: HloModule, body: hlo.ComputationOp, counted: Count, value: Va
     return None if lhs is None or rhs is None else (lhs[0] + sign * rhs[0], lhs[1] + sign * rhs[1])
 
 
-def _is_update(op: hlo.Operation | None, parts: int) -> bool:
+def _is_update(op: hlo.HloOp, parts: int) -> bool:
     """Whether ``op`` updates a window of its operand, or rows of it that are found among those of all parts, too."""
     if isinstance(op, hlo.DynamicUpdateSliceOp):
         return True

@@ -10,12 +10,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
 
-from neuronx_cc.codegen.attention.operands import Under
+from neuronx_cc.codegen.attention.operands import Staged, Under
 from neuronx_cc.codegen.attention.packed import Packed
 from neuronx_cc.codegen.attention.schedule import TRANSPOSED_BUFFERS
 from neuronx_cc.codegen.attention.upright import Section, Upright, Zone
 from neuronx_cc.codegen.emission.builder import Affine, Block
 from neuronx_cc.codegen.emission.tiles import pieces, tile_in
+from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.program import Stream
 
 
@@ -23,17 +24,26 @@ from neuronx_cc.ir.isa.program import Stream
 class Contracted(Upright):
     """The work on such a block."""
 
+    def stage(self, at: tuple[Affine, ...], first: int) -> Staged:
+        """The keys of the first section."""
+        return Staged(at, first, {"keys": self._transposed(at, self._sections()[0])})
+
     def queries(self, under: Under) -> Block:
         """Queries [term, deep, head and row]."""
         return Packed.queries(self, under)
 
     def scores(self, under: Under) -> Iterator[None]:
-        """Sums leave a bank of PSUM as soon as it is full."""
+        """Sums leave a bank of PSUM as soon as it is full. The keys of a section are transposed ahead of the products
+        of the one before, whose keys leave PSUM meanwhile.
+        """
         scores, own = self._empty_scores(under), self._own
         leaves = {leaf: self._mask_block(leaf, under.at) for leaf in self.arrays.masks}
         most = max(1, self.context.sizes.bank_columns // own)
-        for section in self._sections():
-            keys, chunks = self._transposed(under, section), -(-section.columns // self.context.sizes.rows)
+        sections, ahead = self._sections(), under.tiles["keys"]
+        for number, section in enumerate(sections):
+            keys, chunks = ahead, -(-section.columns // self.context.sizes.rows)
+            if number + 1 < len(sections):
+                ahead = self._transposed(under.rows.head, sections[number + 1])
             yield
             for heads in pieces(self.schedule.pack, max(1, most // chunks)):
                 for zone in self._zones(section):
@@ -48,17 +58,17 @@ class Contracted(Upright):
                         self._stepped(raw, into, dict(zip(leaves, beside, strict=True)))
         yield
 
-    def _transposed(self, under: Under, section: Section) -> Block:
+    def _transposed(self, head: tuple[Affine, ...], section: Section) -> Block:
         """Keys of a section [term, deep, head, chunk, column]."""
-        p, rows, loaded = self.problem, self.context.sizes.rows, self._brought("keys", under, section)
+        p, rows, loaded = self.problem, self.context.sizes.rows, self._brought("keys", head, section)
         partitions = min(section.columns, rows)
         sizes = [-(-p.depth // rows), self.schedule.pack, -(-section.columns // rows), partitions]
         tile = self._tile("transposed keys", p.dtype, sizes, min(p.depth, rows), TRANSPOSED_BUFFERS)
         for part, (start, terms) in enumerate(pieces(p.depth, rows)):
             into = tile.index(1, Affine(part)).on_partitions(terms)
-            for head, zone in product(range(self.schedule.pack), self._zones(section)):
-                keys = zone.of(loaded.index(1, Affine(head)), 1).index(2, Affine(start), terms)
-                out = into.index(1, Affine(head)).index(1, Affine(zone.first), zone.count)
+            for number, zone in product(range(self.schedule.pack), self._zones(section)):
+                keys = zone.of(loaded.index(1, Affine(number)), 1).index(2, Affine(start), terms)
+                out = into.index(1, Affine(number)).index(1, Affine(zone.first), zone.count)
                 self.stager.transposer.transpose(keys, out.index(2, Affine(), zone.partitions))
         return tile
 
@@ -77,7 +87,7 @@ class Contracted(Upright):
                 builder.multiply(into, stationary, moving.on_partitions(terms), flags)
         return bank
 
-    def _stepped(self, raw: Block, scores: Block, leaves: dict) -> None:  # type: ignore[type-arg]
+    def _stepped(self, raw: Block, scores: Block, leaves: dict[hlo.SSAValue, Block]) -> None:
         if self._factor is None and not self.attention.steps:
             self._mark(self.attention.scores)
             self._emit("activation", Stream.SCALAR, [scores], [raw], ["copy"], [1.0])

@@ -21,7 +21,7 @@ from neuronx_cc.codegen.attention.schedule import (
 )
 from neuronx_cc.codegen.dots.problem import divisor
 from neuronx_cc.codegen.dots.schedule import FEW
-from neuronx_cc.codegen.movement.halves import transposing
+from neuronx_cc.codegen.movement.halves import HALVES, transposing
 from neuronx_cc.ir.isa.program import Stream
 from neuronx_cc.ir.isa.timing import F32, F32_PSUM, NOTHING, Tile, Timing, Work, total
 from neuronx_cc.ir.types import itemsize
@@ -55,6 +55,8 @@ UPRIGHT_HANDOVERS = 13
 """Times that engines wait for each other in one."""
 UPRIGHT_OVERLAP = 1.15
 """How much longer its busiest engine takes than it works."""
+SECTION_HANDOVERS = 2
+"""Times that engines wait for each other in a section of the columns, beside those of others under way."""
 NEAR = 1.02
 """Times as long as the quickest that a schedule may take which leaves more room."""
 
@@ -277,14 +279,16 @@ def _estimate_upright(problem: Problem, schedule: Schedule, timing: Timing) -> f
     for every engine in turn.
     """
     p, sizes, heads, own = problem, timing.sizes, schedule.pack, problem.groups * problem.rows
-    chunks, sections = ceil(p.columns / sizes.rows), p.columns / schedule.streamed
+    chunks, sections = ceil(p.columns / sizes.rows), ceil(p.columns / schedule.streamed)
     scores = heads * own * chunks
     step = timing.engine("tensor_tensor", Stream.VECTOR, scores)
     folded = timing.engine("partition_reduce", Stream.GPSIMD, heads * own, alu=("max",))
     repeated = timing.engine("partition_broadcast", Stream.GPSIMD, heads * own)
     exponentials = timing.engine("activation", Stream.SCALAR, scores, alu=("exp",))
     left = timing.engine("activation", Stream.SCALAR, heads * p.width, (F32,), (F32_PSUM,), ("copy",))
+    added = timing.engine("tensor_tensor", Stream.VECTOR, heads * p.width, (F32,), (F32, F32_PSUM), ("add",))
     beside = [((1 if x.shared else heads) * (1 if x.repeated else own), x.size) for x in p.leaves]
+    run = ceil(schedule.streamed / sizes.rows)
     work = total(
         [
             _contracted(p, schedule, timing) if schedule.contracted else _multiplied(p, schedule, timing),
@@ -292,14 +296,17 @@ def _estimate_upright(problem: Problem, schedule: Schedule, timing: Timing) -> f
             (folded + repeated).times(2),
             exponentials,
             left,
+            added.times(sections - 1),
             timing.product(own, p.width, p.weight_dtype, flags=p.weight_flags).times(heads * chunks),
             *(_columns_beside(p, which, heads, schedule.streamed, timing).times(sections) for which in (0, 1)),
-            *(timing.transfer(count * p.columns * size, max(size, chunks * size * schedule.streamed // p.columns)) for count, size in beside),
+            *(timing.transfer(count * p.columns * size, run * size) for count, size in beside),
         ]
     )
     handed = UPRIGHT_HANDOVERS * timing.latency(Stream.VECTOR) + 2 * timing.transfer_latency
-    alone = UPRIGHT_OVERLAP * work.vector + work.tensor + work.dma / 2 + handed
-    return alone + (p.heads // heads - 1) * max(UPRIGHT_OVERLAP * work.bound, handed / UNDER_WAY)
+    engines = UPRIGHT_OVERLAP * work.vector + work.tensor + work.scalar * schedule.contracted
+    alone = handed + max(work.dma, work.dma / (2 * sections) + engines)
+    waited = max(handed / UNDER_WAY, sections * SECTION_HANDOVERS * timing.latency(Stream.VECTOR))
+    return alone + (p.heads // heads - 1) * max(UPRIGHT_OVERLAP * work.bound, waited)
 
 
 def _multiplied(p: Problem, schedule: Schedule, timing: Timing) -> Work:
@@ -312,14 +319,28 @@ def _multiplied(p: Problem, schedule: Schedule, timing: Timing) -> Work:
 
 
 def _contracted(p: Problem, schedule: Schedule, timing: Timing) -> Work:
-    """Of TensorE's products of queries and keys, which are transposed."""
+    """Of TensorE's products of queries and keys, which are transposed; a bank of PSUM at a time leaves it."""
     sizes, own, columns = timing.sizes, p.groups * p.rows, min(p.columns, timing.sizes.rows)
-    deep = ceil(p.depth / sizes.rows)
-    times = schedule.pack * ceil(p.columns / sizes.rows) * deep
-    turned = _turned(timing, columns, min(p.depth, sizes.columns), p.dtype, p.moves_keys)
-    multiplied = timing.product(columns, own, p.dtype, flags=p.flags)
-    queries = _turned(timing, schedule.pack * own, min(p.depth, sizes.columns), p.dtype, p.moves_keys)
-    return (turned + multiplied).times(times) + queries.times(deep)
+    deep, chunks = ceil(p.depth / sizes.rows), ceil(schedule.streamed / sizes.rows)
+    sections, depth = ceil(p.columns / schedule.streamed), min(p.depth, sizes.columns)
+    at_once = min(chunks, sizes.bank_columns // columns)
+    times = schedule.pack * deep * sections
+    if not p.moves_keys:  # Vector takes the bit patterns of all chunks apart
+        part, carrier = HALVES[itemsize(p.dtype)]
+        plane = Tile(part, stride=itemsize(p.dtype))
+        taken = timing.engine("tensor_copy", Stream.VECTOR, depth * chunks, (Tile(carrier),), (plane,)).times(2)
+        banked = timing.engine("tensor_copy", Stream.VECTOR, at_once * columns, (plane,), (F32_PSUM,)).times(2)
+        tensor = timing.product(depth, columns, carrier).tensor * 2 * at_once
+        each = banked._replace(tensor=tensor).times(chunks / at_once) + taken
+    else:
+        left = timing.engine("activation", Stream.SCALAR, at_once * columns, (Tile(p.dtype),), (F32_PSUM,), ("copy",))
+        each = left._replace(tensor=timing.product(depth, columns, p.dtype).tensor * at_once).times(chunks / at_once)
+    multiplied = timing.product(columns, own, p.dtype, flags=p.flags).times(chunks)
+    scores = schedule.pack * own * chunks
+    banks = ceil(scores / sizes.bank_columns)
+    stepped = timing.engine("tensor_tensor", Stream.VECTOR, ceil(scores / banks), (F32,), (F32_PSUM,)).times(banks)
+    queries = transposing(timing, schedule.pack * own, depth, p.dtype, p.moves_keys)
+    return (each + multiplied).times(times) + stepped.times(sections) + queries.times(deep)
 
 
 def apart(problem: Problem, timing: Timing) -> float:

@@ -24,6 +24,7 @@ from neuronx_cc.codegen.movement.transfer import copy
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.program import Stream
 
+
 def partitions_of(block: Block, first: int, count: int) -> Block:
     """``count`` partitions of a tile from ``first`` on."""
     return replace(block.on_partitions(count), partition=block.partition + first)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import product
 from math import ceil, prod
 from typing import NamedTuple
 
@@ -23,7 +24,9 @@ ROW_BUFFERS = (4, 2)
 """Of rows that are loaded to be transposed: the more, the less DMA waits for TensorE."""
 PRODUCT_BUFFERS = 3
 """Of products of keys and queries that Vector makes."""
-TRANSPOSED_BUFFERS = 2
+BROUGHT = (4, 3)
+"""Sections of keys, and of values, that are there where columns lie on the partitions."""
+TRANSPOSED_BUFFERS = 3
 """Of keys that TensorE has transposed for a block whose columns are on the partitions."""
 QUERY_BUFFERS = 2
 """Of queries that are loaded to be transposed."""
@@ -338,11 +341,9 @@ def candidates(problem: Problem, sizes: Sizes) -> Iterator[Schedule]:
         under = (2, STAGED), (2, 3), (2, 2), (1, 1)
         found += [Schedule(scores, staged, p.columns, BUNCH, pack) for pack in packs for scores, staged in under]
         for streamed in _streams(p, sizes):
-            whole = (STAGED, 3, 2) if streamed == p.columns else (STAGED, 3)
             upright = [
                 Schedule(2, staged, p.columns, BUNCH, pack, upright=True, streamed=streamed)
-                for pack in packs
-                for staged in whole
+                for pack, staged in product(packs, BROUGHT)
             ]
             found += upright if p.depth <= sizes.bank_columns else []
             found += [replace(each, contracted=True) for each in upright]

@@ -83,7 +83,9 @@ class Upright(Packed):
 
     def _sections(self) -> list[Section]:
         rows = self.context.sizes.rows
-        return [Section(first, size, first // rows) for first, size in pieces(self.problem.columns, self.schedule.streamed)]
+        return [
+            Section(first, size, first // rows) for first, size in pieces(self.problem.columns, self.schedule.streamed)
+        ]
 
     def _zones(self, section: Section) -> list[Zone]:
         return section.zones(self.context.sizes.rows)
@@ -102,7 +104,7 @@ class Upright(Packed):
         """Keys and values come section by section, when scores and weighted sums are made."""
         return Staged(at, first, {})
 
-    def _brought(self, name: str, under: Under, section: Section) -> Block:
+    def _brought(self, name: str, head: tuple[Affine, ...], section: Section) -> Block:
         """Keys, or values, of a section [column, head, chunk, feature], neighbouring columns on each partition."""
         p, keys = self.problem, name == "keys"
         array, dtype, terms = (
@@ -110,7 +112,7 @@ class Upright(Packed):
         )
         self._mark(self.attention.scores if keys else self.attention.product)
         tile = self._tile_of_columns(name, array, dtype, section.columns, terms)
-        source = array.at(self._place(under.rows.head)).index(1, Affine(section.first), section.columns).select([1, 2])
+        source = array.at(self._place(head)).index(1, Affine(section.first), section.columns).select([1, 2])
         for into, part in self._by_runs(array, tile, source):
             self.stager.fill_neighbours(into, part, array.stream)
         return tile.select([0, 2, 1, 3])
@@ -177,7 +179,7 @@ class Upright(Packed):
         raw = self._scores_tile("raw scores", count=2) if steps or self._factor is not None else scores
         made: list[tuple[Block, Block]] = []
         for section in self._sections():
-            loaded = self._brought("keys", under, section)
+            loaded = self._brought("keys", under.rows.head, section)
             for spread, head, row in self._spread(under.tiles["queries"]):
                 yield
                 for zone in self._zones(section):
@@ -314,7 +316,11 @@ class Upright(Packed):
         out, sections = self._tile("result", target.dtype, [heads, p.width], own), self._sections()
         total = self._tile("sums of sections", "f32", [heads, p.width], own) if len(sections) > 1 else out
         for section in sections:
-            values, first, last = self._brought("values", under, section), section is sections[0], section is sections[-1]
+            values, first, last = (
+                self._brought("values", under.rows.head, section),
+                section is sections[0],
+                section is sections[-1],
+            )
             for head, several in pieces(heads, max(1, self.context.sizes.bank_columns // p.width)):
                 bank = self._weighted(under, section, values, (head, several))
                 so_far, into = (each.index(1, Affine(head), several) for each in (total, out if last else total))

@@ -196,11 +196,7 @@ class _Body:
 
 def write_back(context: Context, pairs: Sequence[tuple[hlo.SSAValue, View]]) -> None:
     """Let every value be in its home, all at once: what lies in a buffer that is written goes aside first."""
-    pending = [
-        (value, home)
-        for value, home in pairs
-        if hlo.shape_of(value).size and not context.lies_in(value, home)
-    ]
+    pending = [(value, home) for value, home in pairs if hlo.shape_of(value).size and not context.lies_in(value, home)]
     written = {home.alloc for _, home in pending}
     aside: dict[int, View] = {}
     for place, (value, _) in enumerate(pending):

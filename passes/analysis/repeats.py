@@ -30,13 +30,14 @@ Dims = tuple[tuple[Atom, ...], ...]
 
 def repeats(value: Value, module: HloModule) -> Dims:
     """The atoms of each dim of ``value``; those of size 1 are left out."""
-    op, dims = defining_op(value), hlo.shape_of(value).dims
+    op, shape = defining_op(value), hlo.shape_of(value)
+    dims = shape.dims
     if isinstance(op, hlo.ElementwiseOp) and (varying := _varying(op, module)) is not None:
         return repeats(varying, module)
     if isinstance(op, hlo.TransposeOp):
         inner = repeats(op.operand, module)
         return tuple(inner[dim] for dim in op.dimensions.data)
-    if isinstance(op, hlo.ReshapeOp) and prod(dims):
+    if isinstance(op, hlo.ReshapeOp) and shape.size:
         return _cut([atom for atoms in repeats(op.operand, module) for atom in atoms], dims)
     if isinstance(op, hlo.BroadcastOp):
         inner, kept = repeats(op.operand, module), op.dimensions.data

@@ -1,4 +1,4 @@
-"""One step of attention, in every spelling of its row and of heads that share keys: the same values, in the same time."""
+"""One step of attention, in every spelling of its row and of heads that share keys: the same values, as fast."""
 
 import jax
 import jax.numpy as jnp

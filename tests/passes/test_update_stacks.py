@@ -150,5 +150,7 @@ def test_what_reads_the_old_part_later_keeps_it() -> None:
     given = np.ones(64, np.float32), (np.ones((3, 128, 64), np.float32), np.arange(3, dtype=np.int32))
     module = parse_text(text_of(lambda x, caches: lax.scan(layer, x, caches), *given))
     run_passes(module, pass_names(DEFAULT_PIPELINE), PassContext(PassOptions(auto_cast="none")))
-    updates = [op for each in module.computations() for op in ops_of(each.block) if isinstance(op, hlo.DynamicUpdateSliceOp)]
+    updates = [
+        op for each in module.computations() for op in ops_of(each.block) if isinstance(op, hlo.DynamicUpdateSliceOp)
+    ]
     assert sorted(hlo.shape_of(op.args[1]).size for op in updates) == [64, 128 * 64]
