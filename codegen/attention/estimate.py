@@ -304,8 +304,9 @@ def _estimate_upright(problem: Problem, schedule: Schedule, timing: Timing) -> f
     )
     handed = UPRIGHT_HANDOVERS * timing.latency(Stream.VECTOR) + 2 * timing.transfer_latency
     engines = UPRIGHT_OVERLAP * work.vector + work.tensor + work.scalar * schedule.contracted
-    alone = handed + max(work.dma, work.dma / (2 * sections) + engines)
-    waited = max(handed / UNDER_WAY, sections * SECTION_HANDOVERS * timing.latency(Stream.VECTOR))
+    of_sections = sections * SECTION_HANDOVERS * timing.latency(Stream.VECTOR)
+    alone = handed + of_sections + max(work.dma, work.dma / (2 * sections) + engines)
+    waited = max(handed / UNDER_WAY, of_sections)
     return alone + (p.heads // heads - 1) * max(UPRIGHT_OVERLAP * work.bound, waited)
 
 
