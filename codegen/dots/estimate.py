@@ -378,8 +378,8 @@ def products(problem: Problem, schedule: Schedule, timing: Timing) -> Work:
     if schedule.swapped and itemsize(problem.dtype) < 4:
         height = timing.sizes.columns
         each = timing.product(height, rows * problem.side_by_side, problem.dtype, flags=problem.flags)
-        tiles = prod(problem.n) // problem.n_tiled * -(-problem.n_tiled // height)
-        return each.times(tiles * problem.products * problem.passes)
+        squares = prod(problem.n) // problem.n_tiled * -(-problem.n_tiled // height)
+        return each.times(squares * problem.products * problem.passes)
     each = timing.product(rows, wide, problem.dtype, flags=problem.flags)
     # blocks of less than a tile of rows fill tiles of their own
     tiles = _row_tiles(problem, timing) * max(1, prod(problem.n)) / wide
