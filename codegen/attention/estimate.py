@@ -6,6 +6,9 @@ blocks to each other, wait for keys and values that are not there yet, and for t
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import lru_cache
+from itertools import islice
 from math import ceil, inf, prod
 
 from neuronx_cc.codegen.attention.schedule import (
@@ -14,10 +17,10 @@ from neuronx_cc.codegen.attention.schedule import (
     Problem,
     Schedule,
     at_once,
-    candidates,
-    footprint,
+    by_room,
     heads_at_once,
     multiplied_at_once,
+    schedules,
 )
 from neuronx_cc.codegen.dots.problem import divisor
 from neuronx_cc.codegen.dots.schedule import FEW
@@ -384,7 +387,19 @@ def choose(problem: Problem, timing: Timing) -> Schedule | None:
     """Of those that take least by estimate, or hardly more, the one that leaves most room to what comes after it; None
     where nothing fits.
     """
-    found = [(estimate(problem, schedule, timing), schedule) for schedule in candidates(problem, timing.sizes)]
-    least = min((each for each, _ in found), default=0.0)
-    quick = [schedule for each, schedule in found if each <= least * NEAR]
-    return min(quick, key=lambda schedule: footprint(problem, schedule, timing.sizes), default=None)
+    found: list[tuple[int, float, Schedule]] = []
+    for time, forms in _estimated(replace(problem, room=0), timing):
+        fitting = ((nbytes, time, schedule) for schedule, nbytes in forms if nbytes <= problem.room)
+        found += islice(fitting, 1)
+    least = min((time for _, time, _ in found), default=0.0)
+    quick = [each for each in found if each[1] <= least * NEAR]
+    return min(quick, key=lambda each: each[0])[2] if quick else None
+
+
+@lru_cache(maxsize=256)
+def _estimated(problem: Problem, timing: Timing) -> list[tuple[float, list[tuple[Schedule, int]]]]:
+    """Nanoseconds of each schedule, and what it takes of each partition, whatever room ``problem`` has: layers differ
+    in nothing else.
+    """
+    sizes = timing.sizes
+    return [(estimate(problem, each, timing), by_room(problem, each, sizes)) for each in schedules(problem, sizes)]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import product
+from itertools import islice, product
 from math import ceil, prod
 from typing import NamedTuple
 
@@ -315,7 +315,20 @@ def footprint(problem: Problem, schedule: Schedule, sizes: Sizes) -> int:
 
 
 def candidates(problem: Problem, sizes: Sizes) -> Iterator[Schedule]:
-    """Schedules that fit; none for values of more features than a bank of PSUM has sums of."""
+    """Schedules that fit."""
+    for schedule in schedules(problem, sizes):
+        fitting = (each for each, nbytes in by_room(problem, schedule, sizes) if nbytes <= problem.room)
+        yield from islice(fitting, 1)
+
+
+def by_room(problem: Problem, schedule: Schedule, sizes: Sizes) -> list[tuple[Schedule, int]]:
+    """A schedule and the bytes of each partition that it takes, and the same with fewer buffers."""
+    forms = [replace(schedule, loaded=loaded) for loaded in ROW_BUFFERS]
+    return [(form, footprint(problem, form, sizes)) for form in forms]
+
+
+def schedules(problem: Problem, sizes: Sizes) -> Iterator[Schedule]:
+    """Whatever room there is; none for values of more features than a bank of PSUM has sums of."""
     if sizes.banks < RINGS or problem.width > sizes.bank_columns:
         return
     p, blocks = problem, problem.groups * ceil(problem.rows / sizes.columns)
@@ -349,20 +362,15 @@ def candidates(problem: Problem, sizes: Sizes) -> Iterator[Schedule]:
             found += [replace(each, contracted=True) for each in upright]
     for schedule in found:
         written = blocks if p.banded else min(blocks, schedule.bunch)
-        chunks = written * ceil(p.columns / sizes.rows)
-        fitting = (replace(schedule, loaded=loaded) for loaded in ROW_BUFFERS)
-        found_room = next((each for each in fitting if footprint(p, each, sizes) <= p.room), None)
-        if chunks <= MOST_CHUNKS and found_room is not None:
-            yield found_room
+        if written * ceil(p.columns / sizes.rows) <= MOST_CHUNKS:
+            yield schedule
 
 
 def _streams(problem: Problem, sizes: Sizes) -> list[int]:
-    """Columns whose keys come at once: all, or whole chunks in equal numbers of sections, enough of them to follow."""
+    """Columns whose keys come at once: all, or whole chunks in 2, 4, ... sections of as many."""
     found = [problem.columns]
-    for count in SECTIONS:
-        columns = sizes.rows * ceil(problem.columns / (count * sizes.rows))
-        if columns < found[-1]:
-            found.append(columns)
+    while found[-1] > sizes.rows:
+        found.append(sizes.rows * ceil(problem.columns / (2 ** len(found) * sizes.rows)))
     return found
 
 
