@@ -93,8 +93,9 @@ def lower(context: Context, op: hlo.SelectOp, step: int) -> None:
     context.homes[op.result] = [home]
     part = home.slice(tail.axis, tail.start, op.shape.dims[tail.axis] - tail.start)
     if part is None:
-        part = context.dense(op.result).slice(tail.axis, tail.start, op.shape.dims[tail.axis] - tail.start)
-        context.homes[op.result] = context.homes[op.result][1:]
+        dense = context.dense(op.result)
+        part = dense.slice(tail.axis, tail.start, op.shape.dims[tail.axis] - tail.start)
+        context.homes[op.result] = [dense]  # no other one, of which copies may have been made, has the numbers
     assert part is not None, "a dense array slices"
     if part.in_sbuf:
         blocks = blocks_of([part], part.shape)
