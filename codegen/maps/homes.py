@@ -25,6 +25,7 @@ from neuronx_cc.codegen.movement.transfer import transfer
 from neuronx_cc.codegen.movement.transpose_kernel import turn_squares
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.program import Stream
+from neuronx_cc.ir.isa.table import NUMBER
 from neuronx_cc.ir.types import itemsize
 
 
@@ -77,7 +78,7 @@ def _column_as_rows(context: Context, value: hlo.SSAValue, column: View, plan: M
         or partitions != Partitions(0, partitions.size, found.size)
     ):
         return None
-    if len(column.dims[0]) != 2:
+    if len(column.dims[0]) != 2 or column.dtype not in NUMBER:
         return None
     alloc = context.new_resident(value, found.size * itemsize(column.dtype))
     if alloc is None:

@@ -16,6 +16,7 @@ from neuronx_cc.codegen.movement.transpose_kernel import turn_squares
 from neuronx_cc.ir.isa.limits import PARTITIONS
 from neuronx_cc.ir.isa.program import Stream
 from neuronx_cc.ir.isa.rules import SQUARE
+from neuronx_cc.ir.isa.table import NUMBER
 from neuronx_cc.ir.isa.timing import Timing
 from neuronx_cc.ir.types import FLOATS, itemsize
 
@@ -52,7 +53,12 @@ def _applies(builder: Builder, target: Block, source: Block) -> bool:
     """Whether single elements would be moved that are neighbours in memory, and SBUF has room for them as rows."""
     partitions = target.dims[0]
     casts = target.dtype != source.dtype and not {target.dtype, source.dtype} <= FLOATS
-    if casts or isinstance(source.dims[0], Nested) or source.dims[0].stride != itemsize(source.dtype):
+    if (
+        target.dtype not in NUMBER
+        or casts
+        or isinstance(source.dims[0], Nested)
+        or source.dims[0].stride != itemsize(source.dtype)
+    ):
         return False
     target, source = merge_free([target, source])
     if len(source.dims) != 2 or source.dims[1].size > PARTITIONS:
