@@ -333,19 +333,13 @@ class Upright(Packed):
 
     def _weighted(self, under: Under, section: Section, values: Block, heads: tuple[int, int]) -> Block:
         """The sums of a section [row, head, feature], in a bank of PSUM."""
-        builder, p = self.context.builder, self.problem
         self._mark(self.attention.product)
-        bank = tile_in(builder, self._sums, [heads[1], p.width], "f32", self._own, True)
+        bank = tile_in(self.context.builder, self._sums, [heads[1], self.problem.width], "f32", self._own, True)
+        chunks = -(-section.columns // self.context.sizes.rows)
+        shares = under.tiles["shares"].index(3, Affine(section.chunk), chunks)
         for number in range(heads[1]):
-            shares = under.tiles["shares"].index(1, Affine(heads[0] + number)).select([0, 2, 1])
-            added = False
-            for zone in self._zones(section):
-                for chunk in range(zone.first, zone.first + zone.count):
-                    stationary = shares.index(1, Affine(section.chunk + chunk)).on_partitions(zone.partitions)
-                    moving = values.index(1, Affine(heads[0] + number)).index(1, Affine(chunk))
-                    flags = [*["accumulate"] * added, *p.weight_flags]
-                    builder.multiply(
-                        bank.index(1, Affine(number)), stationary, moving.on_partitions(zone.partitions), flags
-                    )
-                    added = True
+            head = Affine(heads[0] + number)
+            weights = shares.index(1, head).select([0, 2, 1])
+            for chunk in range(chunks):
+                self._add(bank.index(1, Affine(number)), weights, values.index(1, head), chunk, section.columns)
         return bank

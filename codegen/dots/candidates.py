@@ -238,7 +238,7 @@ def _waits_for_columns(problem: Problem, timing: Timing) -> bool:
     """Whether TensorE, which transposes what other engines convert, takes as long as these where columns stream past
     rows, by more than Vector takes to transpose the sums of rows.
     """
-    if not problem.rhs.transposed or not problem.rhs.converted or problem.rhs.suspected:
+    if problem.rhs.suspected:
         return False
     columns, height, rows = timing.sizes.bank_columns, timing.sizes.columns, problem.m_tiled
     straight = timing.product(rows, columns, problem.dtype).tensor * height / columns

@@ -6,6 +6,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from eight_bit_texts import product
 from generated import compile_text
 
 import neuronx_cc
@@ -22,21 +23,6 @@ SHAPES = (
 """Rows, terms and columns: odd ones, halves of which are odd, one block of columns and loops."""
 FEW = ((3, 514, 700), (1, 1021, 257), (16, 1600, 640))
 ONES = {"bf16": ml_dtypes.bfloat16, "f32": np.float32}
-
-
-def product(weights: str, other: str, turned: bool, m: int, k: int, n: int) -> str:
-    """HLO text, with scales of columns."""
-    w = f"{n},{k}" if turned else f"{k},{n}"
-    return f"""HloModule product
-ENTRY main {{
-  x = {other}[{m},{k}] parameter(0)
-  w = {weights}[{w}] parameter(1)
-  s = f32[{n}] parameter(2)
-  wide = {other}[{w}] convert(w)
-  sums = f32[{m},{n}] dot(x, wide), lhs_contracting_dims={{1}}, rhs_contracting_dims={{{int(turned)}}}
-  scales = f32[{m},{n}] broadcast(s), dimensions={{1}}
-  ROOT scaled = f32[{m},{n}] multiply(sums, scales)
-}}"""
 
 
 def small(random: np.random.Generator, dtype: str, *dims: int) -> Array:
@@ -65,7 +51,7 @@ def test_values(weights: str, other: str, turned: bool) -> None:
         x, w = random.integers(-3, 4, (m, k)).astype(ONES[other]), small(random, weights, k, n)
         scales = np.exp2(random.integers(-3, 3, n)).astype(np.float32)
         given = [x, np.ascontiguousarray(w.T) if turned else w, scales]
-        (result,) = compile_text(product(weights, other, turned, m, k, n)).run(given)
+        (result,) = compile_text(product(weights, k, n, m, turned, other)).run(given)
         want = (x.astype(np.float64) @ w.astype(np.float64)) * scales
         np.testing.assert_array_equal(result, want, err_msg=f"{m} {k} {n}")
 
@@ -79,7 +65,7 @@ def test_special_codes(weights: str, other: str, turned: bool) -> None:
         w, x = every_code(weights, k, n), np.zeros((m, k), ONES[other])
         x[np.arange(m), (np.arange(m) * 37 + k - 1) % k] = 1
         given = [x, np.ascontiguousarray(w.T) if turned else w, np.ones(n, np.float32)]
-        (result,) = neuronx_cc.compile(product(weights, other, turned, m, k, n), auto_cast="none").run(given).outputs
+        (result,) = neuronx_cc.compile(product(weights, k, n, m, turned, other), auto_cast="none").run(given).outputs
         np.testing.assert_array_equal(result, x.astype(np.float64) @ w.astype(np.float64), err_msg=f"{m} {k} {n}")
 
 
@@ -95,7 +81,7 @@ def test_not_finite(weights: str, code: int, other: str) -> None:
         w.view(np.uint8)[row, column] = code
     w.view(np.uint8)[[1, 0], [5, 6]] = 0x81, 0x01
     given = [x, np.ascontiguousarray(w.T), np.ones(n, np.float32)]
-    text = product(weights, other, True, m, k, n)
+    text = product(weights, k, n, m, True, other)
     (result,) = neuronx_cc.compile(text, auto_cast="none", fast_relayout=False).run(given).outputs
     with np.errstate(invalid="ignore"):
         want = x.astype(np.float64) @ w.astype(np.float32).astype(np.float64)
@@ -108,7 +94,7 @@ def test_infinite_rows() -> None:
     x, w = np.ones((3, 512), np.float32), (random.integers(1, 9, (700, 512)) / 4).astype(ml_dtypes.float8_e4m3)
     x[1, 7], x[2, 8], w[5, 8] = np.inf, -np.inf, 0
     given = [x, w, np.ones(700, np.float32)]
-    (result,) = neuronx_cc.compile(product("f8e4m3", "f32", True, 3, 512, 700), auto_cast="none").run(given).outputs
+    (result,) = neuronx_cc.compile(product("f8e4m3", 512, 700, 3, True, "f32"), auto_cast="none").run(given).outputs
     with np.errstate(invalid="ignore"):
         np.testing.assert_array_equal(result, x @ w.astype(np.float32).T)
 
@@ -118,7 +104,7 @@ def test_infinite_rows() -> None:
 def test_pairs_are_taken(weights: str, on_left: bool) -> None:
     """Weights with the sum last come so on either side, also beside rows of the same kind of parts."""
     m, k, n = 2, 1024, 2048
-    text = product(weights, "bf16", True, m, k, n)
+    text = product(weights, k, n, m, True)
     if on_left:
         text = text.replace("dot(x, wide)", "dot(wide, x)").replace("sums = f32[2,2048]", "sums = f32[2048,2]")
         text = text.replace("f32[2,2048]", "f32[2048,2]").replace("dimensions={1}", "dimensions={0}")

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from eight_bit_texts import product
 
 import neuronx_cc
 from neuronx_cc.codegen.dots.tiles import piece_of
@@ -32,21 +33,6 @@ TURNED = {
 TURNED_SHAPES = ((1, 4096, 4096), (4, 4096, 4096), (1, 1024, 1024), (1, 768, 3072), (16, 1024, 14336))
 CONSTANTS = {"s8": 38.5, "f8e4m3": 37.5, "f8e4m3fn": 47.8}
 """The same of a matrix of 2048 x 2048 that is a constant, in which all codes are."""
-
-
-def product(dtype: str, k: int, n: int, m: int = 1, turned: bool = False, other: str = "bf16") -> str:
-    """HLO text. ``turned``: with the sum last in the weights."""
-    w = f"{n},{k}" if turned else f"{k},{n}"
-    return f"""HloModule product
-ENTRY main {{
-  x = {other}[{m},{k}] parameter(0)
-  w = {dtype}[{w}] parameter(1)
-  s = f32[{n}] parameter(2)
-  wide = {other}[{w}] convert(w)
-  sums = f32[{m},{n}] dot(x, wide), lhs_contracting_dims={{1}}, rhs_contracting_dims={{{int(turned)}}}
-  scales = f32[{m},{n}] broadcast(s), dimensions={{1}}
-  ROOT scaled = f32[{m},{n}] multiply(sums, scales)
-}}"""
 
 
 def microseconds(module: object, **options: object) -> float:
