@@ -1,13 +1,12 @@
 """Programs that name more than there is room for: refused in words, and soon."""
 
-import time
-
 import pytest
 
 import neuronx_cc
 from neuronx_cc.hlo_import.parser import parse_text
 from neuronx_cc.ir.errors import CompileError
 from neuronx_cc.passes import inline_calls
+from tests.support.seconds import at_most
 
 
 def doubling(levels: int, op: str) -> str:
@@ -31,19 +30,18 @@ def doubling(levels: int, op: str) -> str:
 @pytest.mark.parametrize("op", ["call", "fusion", "conditional"])
 @pytest.mark.parametrize("levels", [30, 300])
 def test_exponential_calls_are_refused_at_once(op: str, levels: int) -> None:
-    started = time.process_time()
-    with pytest.raises(CompileError, match=r"EVRF007.* more than 2\d\d,\d+ instructions.*call it fewer times"):
+    with (
+        at_most(2),
+        pytest.raises(CompileError, match=r"EVRF007.* more than 2\d\d,\d+ instructions.*call it fewer times"),
+    ):
         neuronx_cc.compile(doubling(levels, op))
-    assert time.process_time() - started < 2
 
 
 def test_branches_count_for_the_time_that_they_take() -> None:
     """4,096 calls of a function compile in a second, as many branches would take 14."""
     module = parse_text(doubling(13, "conditional"))
-    started = time.process_time()
-    with pytest.raises(CompileError, match=r"EVRF007.*of which a loop or branch counts 48"):
+    with at_most(1), pytest.raises(CompileError, match=r"EVRF007.*of which a loop or branch counts 48"):
         inline_calls.check_repeats(module)
-    assert time.process_time() - started < 1
     inline_calls.check_repeats(parse_text(doubling(12, "conditional")))
     inline_calls.check_repeats(parse_text(doubling(13, "call")))
 
