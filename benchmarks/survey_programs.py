@@ -426,6 +426,7 @@ def heat_equation(draw: Draw) -> Program:
 @kind
 def spectral_layer(draw: Draw) -> Program:
     b, n, c, modes = draw.size(1, 8), 2 ** draw.randint(4, 7), draw.size(4, 64), draw.choice((4, 8, 12))
+    modes = min(modes, n // 2)
 
     def layer(x: Any, real: Any, imag: Any, w: Any) -> Any:
         y = jnp.fft.rfft2(x, axes=(1, 2))[:, :modes, :modes]

@@ -1,7 +1,7 @@
 """Puts the bodies of calls where they are called, and drops wrappers that compute nothing.
 
 Input: any hlo module. Output: no ``call``, ``fusion``, ``map``, asynchronous pair, ``domain``, ``copy`` or token op,
-and no ``conditional`` whose predicate is a constant. Bodies of reduce, scatter, sort, while and the other conditionals
+and no ``conditional`` whose predicate is a constant, or that has one branch. Bodies of reduce, scatter, sort, while and the other conditionals
 stay computations. Callees come before callers, so one sweep suffices; a body called once is moved, not copied, and
 expanded where it comes to stand, so that nested calls move each op once.
 """
@@ -15,6 +15,7 @@ from neuronx_cc.ir.errors import CompileError
 from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.hlo.editing import copy_op, defining_op, erase, insert_before, ops_of, replace
 from neuronx_cc.passes.analysis.calls import called_names, property_names
+from neuronx_cc.passes.analysis.values import splat_number
 from neuronx_cc.passes.dce import remove_uncalled
 from neuronx_cc.passes.expansions.bodies import apply_body, is_elementwise
 from neuronx_cc.passes.manager import PassContext
@@ -29,7 +30,7 @@ class _Inliner:
     def __init__(self, module: HloModule):
         self.module = module
         self.unfinished = False
-        """Whether the body that was moved last has calls of its own."""
+        """Whether the body that came last has calls of its own, or branches that its arguments may decide."""
         self.computations = {c.computation_name: c for c in module.computations()}
         self.references: Counter[str] = Counter()
         for computation in self.computations.values():
@@ -87,13 +88,14 @@ class _Inliner:
         assert block is not None
         for parameter, argument in zip(callee.block.args, arguments, strict=True):
             parameter.replace_all_uses_with(argument)
-        for inner in ops_of(callee.block):
+        inner_ops = list(ops_of(callee.block))
+        for inner in inner_ops:
             _name_under(inner, op)
             callee.block.detach_op(inner)
             block.insert_op_before(inner, op)
         root = callee.root
         # a parameter that is the root was replaced by its argument
-        self.unfinished = callee.computation_name in self.moving
+        self.unfinished = callee.computation_name in self.moving or _branches(inner_ops)
         del self.computations[callee.computation_name]
         erase(callee)
         return root
@@ -109,7 +111,12 @@ class _Inliner:
             _name_under(copied, op)
             block.insert_op_before(copied, op)
             values[inner.results[0]] = copied.results[0]
+        self.unfinished = _branches(inner_ops)
         return values[callee.root]
+
+
+def _branches(ops: Sequence[hlo.HloOp]) -> bool:
+    return any(isinstance(op, hlo.ConditionalOp) for op in ops)
 
 
 def _name_under(inner: hlo.HloOp, call: hlo.HloOp) -> None:
@@ -149,16 +156,21 @@ def _forward_operand(inliner: _Inliner, op: hlo.HloOp) -> None:
     replace(op, op.operands[0])
 
 
+def taken_branch(module: HloModule, op: hlo.ConditionalOp) -> int | None:
+    """The number of the only branch that is ever taken, where that is known."""
+    count = len(op.branches.data)
+    value = splat_number(op.operands[0], module) if count > 1 else 0
+    if value is None:
+        return None
+    index = int(value) if hlo.shape_of(op.operands[0]).dtype != "pred" else int(not value)
+    return index if 0 <= index < count else count - 1  # HLO runs the last branch for an index out of range
+
+
 def _inline_conditional(inliner: _Inliner, op: hlo.HloOp) -> None:
     assert isinstance(op, hlo.ConditionalOp)
-    chooser = defining_op(op.operands[0])
-    if not isinstance(chooser, hlo.ConstantOp):
+    index = taken_branch(inliner.module, op)
+    if index is None:
         return
-    value = inliner.module.constants[chooser.value.data].item()
-    count = len(op.branches.data)
-    index = int(not value) if isinstance(value, bool) else value
-    if not 0 <= index < count:
-        index = count - 1  # HLO runs the last branch for an index out of range
     for skipped, name in enumerate(op.branches.data):
         if skipped != index:
             inliner.references[name] -= 1

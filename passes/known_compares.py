@@ -1,8 +1,9 @@
-"""Decides comparisons of integers by the bounds of a loop's counter.
+"""Decides comparisons of integers by the bounds of counts: of a loop, and of ``iota``.
 
-Input: ``flatten_control``'s form. Output: in the body of a counted loop, a comparison of integers that has one result
-whatever the program is given is a constant. Such are those of the counter with zero and with the size of the array it
-walks through, which JAX writes around every index: without them the counter places a window itself.
+Input: ``flatten_control``'s form. Output: a comparison of integers that has one result whatever the program is given is
+a constant. Such are those of a loop's counter with zero and with the size of the array it walks through, which JAX
+writes around every index: without them the counter places a window itself. So are those of row numbers, as of a
+diagonal's elements.
 """
 
 from neuronx_cc.ir import hlo
@@ -16,24 +17,27 @@ from neuronx_cc.passes.expansions.build import Build
 from neuronx_cc.passes.manager import PassContext, only_for
 
 
-@only_for(hlo.WhileOp)
+@only_for(hlo.WhileOp, hlo.IotaOp)
 def run(module: HloModule, context: PassContext) -> None:
     del context
-    for loop, counted in counted_loops(module):
-        if counted.trips:
-            _decide(module, module.computation(loop.body.data[0]), counted)
+    bodies = {loop.body.data[0]: counted for loop, counted in counted_loops(module) if counted.trips}
+    for computation in module.computations():
+        _decide(module, computation, bodies.get(computation.computation_name))
 
 
-def _decide(module: HloModule, body: hlo.ComputationOp, counted: Count) -> None:
-    last = counted.start + (counted.trips - 1) * counted.step
-    counts = min(counted.start, last), max(counted.start, last)
+def _decide(module: HloModule, body: hlo.ComputationOp, counted: Count | None) -> None:
+    """``counted``: the loop whose body it is."""
     known: dict[hlo.SSAValue, Interval] = {}
+    index = None
+    if counted is not None:
+        last = counted.start + (counted.trips - 1) * counted.step
+        index, counts = counted.index, (min(counted.start, last), max(counted.start, last))
 
     def of(value: hlo.SSAValue) -> Interval:
         return known.get(value) or type_range(hlo.shape_of(value).dtype)
 
     for op in list(ops_of(body.block)):
-        if element_of(op.results[0], body) == counted.index:
+        if index is not None and element_of(op.results[0], body) == index:
             known[op.results[0]] = counts
         elif isinstance(op, hlo.CompareOp) and is_integer(op.lhs):
             result = decided(op.direction.data, of(op.lhs), of(op.rhs))

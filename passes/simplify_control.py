@@ -5,7 +5,7 @@ Input: ``flatten_control``'s form. Output: the same form, in which
 * what a loop hands on unchanged is, after the loop, what it was before it;
 * constants among such elements, and among the operands of branches, stand in the computations themselves;
 * elements of a loop's state that nothing needs, and results of branches that nothing uses, are gone;
-* a loop that is never run is gone.
+* a loop that is never run is gone, and a branch that is always taken stands where it was chosen.
 
 Callers come first for what is known, callees first for what is needed.
 """
@@ -18,11 +18,13 @@ from neuronx_cc.ir.hlo.editing import copy_op, defining_op, erase, insert_before
 from neuronx_cc.passes.analysis.effects import effectful_computations, has_effects
 from neuronx_cc.passes.analysis.trip_count import element_of, trip_count
 from neuronx_cc.passes.analysis.values import splat_of
-from neuronx_cc.passes.dce import sweep
+from neuronx_cc.passes.dce import remove_uncalled, sweep
+from neuronx_cc.passes.inline_calls import taken_branch
 from neuronx_cc.passes.manager import PassContext
 
 
 def run(module: HloModule, context: PassContext) -> None:
+    _take_branches(module)
     computations = list(module.computations())
     for computation in reversed(computations):
         for op in list(ops_of(computation.block)):
@@ -59,6 +61,40 @@ def elements(value: hlo.SSAValue) -> dict[int, list[hlo.GetTupleElementOp]]:
 
 
 # what is known
+
+
+def _take_branches(module: HloModule) -> None:
+    """Put the ops of branches that are always taken in the places of their conditionals, callers first."""
+    taken = False
+    for computation in reversed(list(module.computations())):
+        op = computation.block.first_op
+        while op is not None:
+            following = op.next_op
+            index = taken_branch(module, op) if isinstance(op, hlo.ConditionalOp) else None
+            if isinstance(op, hlo.ConditionalOp) and index is not None:
+                following, taken = _take(module, op, index), True
+            op = following
+    if taken:
+        remove_uncalled(module)
+
+
+def _take(module: HloModule, op: hlo.ConditionalOp, index: int) -> hlo.Operation:
+    """Move the ops of branch ``index`` to the place of ``op``, which goes; returns the first of them."""
+    branch, block = module.computation(op.branches.data[index]), op.parent
+    assert block is not None
+    given = packed(op.operands[1 + index])
+    for number, found in elements(branch.block.args[0]).items():
+        for element in found:
+            replace(element, given[number])
+    moved, results = list(ops_of(branch.block)), packed(branch.root)
+    for inner in moved:
+        branch.block.detach_op(inner)
+        block.insert_op_before(inner, op)
+    for number, found in elements(op.result).items():
+        for element in found:
+            replace(element, results[number])
+    erase(op)
+    return moved[0]
 
 
 def _forward(module: HloModule, op: hlo.WhileOp) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
 
 from neuronx_cc.codegen.context import Context, squeezed
 from neuronx_cc.codegen.emission.builder import Block
 from neuronx_cc.codegen.emission.views import Affine, View, outermost, unplaced
 from neuronx_cc.codegen.formation.graph import base, squeeze
 from neuronx_cc.codegen.maps.axes import axes_view, full_view, is_small, laid_out, value_view
+from neuronx_cc.codegen.maps.moved import moved
 from neuronx_cc.codegen.maps.plan import (
     MapPlan,
     held_rows,
@@ -47,7 +49,7 @@ def choose_input(context: Context, plan: MapPlan, value: hlo.SSAValue) -> View:
     first = context.views(value)[0]
     if is_small(first, plan.kernel) and not lies_along(full_view(first, plan.kernel), plan):
         return laid_out(context, value, plan.kernel)
-    full = full_view(context.hbm(value), plan.kernel)
+    full = _quickest(context, plan, value)
     if not _is_cut(full, plan):
         return full_view(context.dense(value), plan.kernel)
     if plan.partitions is None or not lies_across(full, plan.partitions, context.timing):
@@ -65,6 +67,17 @@ def choose_input(context: Context, plan: MapPlan, value: hlo.SSAValue) -> View:
         return full_view(context.dense(value), plan.kernel)
     dims = plan.kernel.in_order([dim for dim, size in enumerate(hlo.shape_of(value).dims) if size != 1])
     return full_view(_transposed(context, value, dims[plan.partitions.axis]), plan.kernel)
+
+
+def _quickest(context: Context, plan: MapPlan, value: hlo.SSAValue) -> View:
+    """Of the homes of ``value`` in HBM the one whose tiles take least to load, of the kernel's space."""
+    first = full_view(context.hbm(value), plan.kernel)
+    homes = [full_view(view, plan.kernel) for view in context.views(value) if not view.in_sbuf]
+    if len(homes) < 2:
+        return first
+    tiles = [moved(context, plan, [], view) if _is_cut(view, plan) else None for view in homes]
+    times = [inf if each is None else each.loaded_ns(context.timing) for each in tiles]
+    return homes[times.index(min(times))] if min(times) < inf else first
 
 
 def _column_as_rows(context: Context, value: hlo.SSAValue, column: View, plan: MapPlan) -> View | None:
