@@ -271,7 +271,10 @@ class Context:
         # views of nothing need not apply: it has a home of its own, where nothing is copied
         if isinstance(value, hlo.OpResult) and is_view(value.op) and hlo.shape_of(value).size:
             operand = value.op.sources[0]
-            derived = apply_view(value.op, self.hbm(operand)) or apply_view(value.op, self.dense(operand))
+            # of an operand that no HBM holds, what is made is what the view applies to
+            cut = as_stored(value) is None and as_stored(operand) is not None
+            found = None if cut else apply_view(value.op, self.hbm(operand))
+            derived = found or apply_view(value.op, self.dense(operand))
             assert derived is not None, "every view applies to a dense array"
             return derived
         return self.dense(value)

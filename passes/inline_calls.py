@@ -1,9 +1,9 @@
 """Puts the bodies of calls where they are called, and drops wrappers that compute nothing.
 
 Input: any hlo module. Output: no ``call``, ``fusion``, ``map``, asynchronous pair, ``domain``, ``copy`` or token op,
-and no ``conditional`` whose predicate is a constant, or that has one branch. Bodies of reduce, scatter, sort, while and the other conditionals
-stay computations. Callees come before callers, so one sweep suffices; a body called once is moved, not copied, and
-expanded where it comes to stand, so that nested calls move each op once.
+and no ``conditional`` whose predicate is a constant, or that has one branch. Bodies of reduce, scatter, sort, while and
+the other conditionals stay computations. Callees come before callers, so one sweep suffices; a body called once is
+moved, not copied, and expanded where it comes to stand, so that nested calls move each op once.
 """
 
 from collections import Counter

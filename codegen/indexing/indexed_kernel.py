@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from neuronx_cc.codegen.context import Context
+from neuronx_cc.codegen.context import Context, as_stored
 from neuronx_cc.codegen.control import counters
 from neuronx_cc.codegen.emission.builder import Affine, Block
 from neuronx_cc.codegen.emission.views import View
@@ -84,12 +84,20 @@ def _window(context: Context, op: counters.Windowed, array: View) -> Iterator[Vi
 def _blocks(context: Context, window: View, update: hlo.SSAValue) -> list[Block]:
     """Blocks of the window and of a home of ``update`` that is copied there in long runs."""
     dims = hlo.shape_of(update).dims
-    for views in (context.views, lambda value: [context.hbm(value)]):
-        for view in views(update):
-            blocks = blocks_of([window, view], dims)
-            if blocks is not None and not is_scattered(context.timing, blocks[0], blocks[1], alone=True):
-                return blocks
-    blocks = blocks_of([window, context.dense(update)], dims)
+
+    def quick(view: View | None) -> list[Block] | None:
+        blocks = blocks_of([window, view], dims) if view is not None else None
+        scattered = blocks is None or is_scattered(context.timing, blocks[0], blocks[1], alone=True)
+        return None if scattered else blocks
+
+    views = context.views(update)
+    found = next((blocks for blocks in map(quick, views) if blocks is not None), None)
+    if found is not None:
+        return found
+    if all(view.in_sbuf for view in views) and quick(as_stored(update)) is not None:
+        blocks = blocks_of([window, context.hbm(update)], dims)
+    else:
+        blocks = blocks_of([window, context.dense(update)], dims)
     assert blocks is not None, "dense arrays align"
     return blocks
 

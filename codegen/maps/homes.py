@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import inf
 
-from neuronx_cc.codegen.context import Context, squeezed
+from neuronx_cc.codegen.context import Context, as_stored, squeezed
 from neuronx_cc.codegen.emission.builder import Block
 from neuronx_cc.codegen.emission.views import Affine, View, outermost, unplaced
 from neuronx_cc.codegen.formation.graph import base, squeeze
@@ -49,6 +49,10 @@ def choose_input(context: Context, plan: MapPlan, value: hlo.SSAValue) -> View:
     first = context.views(value)[0]
     if is_small(first, plan.kernel) and not lies_along(full_view(first, plan.kernel), plan):
         return laid_out(context, value, plan.kernel)
+    made = as_stored(value)
+    on_chip = all(view.in_sbuf for view in context.views(value))
+    if on_chip and (made is None or not _is_cut(full_view(made, plan.kernel), plan)):
+        return full_view(context.dense(value), plan.kernel)
     full = _quickest(context, plan, value)
     if not _is_cut(full, plan):
         return full_view(context.dense(value), plan.kernel)

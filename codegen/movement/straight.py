@@ -44,7 +44,8 @@ def straighten(context: Context, op: hlo.HloOp) -> None:
             continue
         operand = context.source_of(operand) if deep or spread else operand
         views = context.views(operand)
-        scattered = deep and all(len(coalesce(view.dims[contracted[index][0]])) > 1 for view in views)
+        scattered = deep and not views[0].in_sbuf
+        scattered = scattered and all(len(coalesce(view.dims[contracted[index][0]])) > 1 for view in views)
         if spread or scattered or (steps and all(_is_stepped(view) for view in views)):
             context.dense(operand)
         elif first:
