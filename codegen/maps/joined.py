@@ -11,7 +11,7 @@ from dataclasses import replace
 from math import prod
 
 from neuronx_cc.codegen.context import Context
-from neuronx_cc.codegen.emission.views import Atom, View, coalesce
+from neuronx_cc.codegen.emission.views import Atom, View, coalesce, unplaced
 from neuronx_cc.codegen.formation.graph import Kernel
 from neuronx_cc.codegen.maps import crossing, inner_rows
 from neuronx_cc.codegen.maps.ahead import along_rows
@@ -66,12 +66,13 @@ def candidates(context: Context, first: MapPlan, external: Sequence[hlo.SSAValue
         return
     seen = {(kernel.shape, first.partitions)}
     views = [axes_view(context.views(value)[0], kernel) for value in external]
-    dense = [_dense(view) for view in views]
+    dense = [_dense(view, kernel) for view in views]
+    whole = axes_view(unplaced("u8", kernel.dims), kernel)  # as what is computed lies in HBM
     repeated = [_repeated(view) if is_small(view, kernel) else view for view in dense]
     counted, spaces = counted_axes(first), set[tuple[object, ...]]()
     for kept, arrays in ((external if views != dense else [], views), ([], dense), ([], repeated)):
         for last in (0, 1):
-            joined = _joined(kernel, arrays, counted, last)
+            joined = _joined(kernel, [*arrays, whole], counted, last)
             space = joined.shape, joined.joined, bool(kept)
             if space in spaces:
                 continue
@@ -147,17 +148,18 @@ def _goes_on(view: View, axes: Sequence[int]) -> bool:
     return len(coalesce(atoms)) <= 1
 
 
-def _dense(view: View) -> View:
+def _dense(view: View, kernel: Kernel) -> View:
     """``view`` as it lies in HBM once it has been stored there, if it is on chip."""
     if not view.in_sbuf:
         return view
-    stride, dims = itemsize(view.dtype), []
-    for atoms in reversed(view.dims):
-        size = prod(atom.size for atom in atoms)
-        moves = any(atom.stride for atom in atoms)
-        dims.append((Atom(size, stride if moves else 0),) if size > 1 else ())
+    stride, dims = itemsize(view.dtype), list(view.dims)
+    inmost_first = sorted(range(len(dims)), key=lambda axis: -(kernel.order or range(len(dims)))[axis])
+    for axis in inmost_first:
+        size = prod(atom.size for atom in dims[axis])
+        moves = any(atom.stride for atom in dims[axis])
+        dims[axis] = (Atom(size, stride if moves else 0),) if size > 1 else ()
         stride *= size if moves else 1
-    return view.of(tuple(reversed(dims)))
+    return view.of(tuple(dims))
 
 
 def _repeated(view: View) -> View:
