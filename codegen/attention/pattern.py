@@ -333,7 +333,6 @@ class _Search:
             if free[keys] != 1 or not free[queries]:
                 continue
             column = sides[keys][0]
-            rows = max(sides[queries], key=lambda axis: dims[axis])
             whole = len(contracted) == 1 and contracted[0].stride == strides[column]
             if dims[column] < 2 or not whole or contracted[0].size != dims[column]:
                 continue
@@ -341,14 +340,16 @@ class _Search:
                 return None
             if not all(self._is_along(op, prod(dims), 0) for op in self.after):
                 return None
-            ends = [Atom(dims[axis], strides[axis]) for axis in (rows, column)]
-            steps = tuple(self._step(op, main, *ends) for op, main in path)
             ops = tuple(sorted(set(self.ops), key=self.place.__getitem__))
-            attention = Attention(
-                ops, scores, steps, zero_rows, self.product, self.index, marks, result, made,
-                queries, rows, column,
-            )  # fmt: skip
-            return attention if self._is_whole(attention) and _aligns(attention, self.splat) else None
+            for rows in sorted(sides[queries], key=lambda axis: -dims[axis]):
+                ends = [Atom(dims[axis], strides[axis]) for axis in (rows, column)]
+                steps = tuple(self._step(op, main, *ends) for op, main in path)
+                attention = Attention(
+                    ops, scores, steps, zero_rows, self.product, self.index, marks, result, made,
+                    queries, rows, column,
+                )  # fmt: skip
+                if self._is_whole(attention) and _aligns(attention, self.splat):
+                    return attention
         return None
 
     def _product_marks(self, marks: View, beyond: int) -> View:
@@ -432,9 +433,12 @@ def _agree(first: View, other: View, columns: int) -> bool:
 
 
 def _aligns(attention: Attention, splat: Splats) -> bool:
-    """Whether dense arrays have rows and columns of the scores in one piece each."""
-    values = hlo.shape_of(attention.product.operands[1 - attention.weights]).dims
-    found = [attention.valued(marked(values))[0], attention.made(marked(hlo.shape_of(attention.result).dims))[0]]
+    """Whether dense arrays have rows and columns of the scores in one piece each, and all rows the same values."""
+    dims = hlo.shape_of(attention.product.operands[1 - attention.weights]).dims
+    values, _ = attention.valued(marked(dims))
+    if values is None or any(atom.stride for atom in values.dims[attention.row]):
+        return False
+    found = [values, attention.made(marked(hlo.shape_of(attention.result).dims))[0]]
     own = {op.result for op in attention.ops}
     for step in attention.steps:
         leaves = [operand for operand in leaves_of(step) if splat(operand) is None]
