@@ -66,6 +66,7 @@ PASSES = {
         "known_compares",
         "merge_contracted",
         "moments",
+        "narrow_contractions",
         "narrow_operands",
         "one_counter",
         "remove_barriers",

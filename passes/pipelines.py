@@ -66,6 +66,7 @@ DEFAULT_PIPELINE: Pipeline = (
             "canonical_indexing",
             "known_compares",
             "canonicalize",
+            "narrow_contractions",
             "repeated_operands",
             "dequantize",
             "update_stacks",

@@ -127,7 +127,10 @@ def _on_vector(op: hlo.DotOp, lhs: _Side, rhs: _Side, timing: Timing) -> float:
     order, terms = _order(op, lhs, rhs, timing.sizes.partitions)
     sizes = _sizes(lhs, rhs)
     stored, most = prod(sizes[label] for label in (*order, *terms)), timing.sizes.bank_columns
-    filled = min(timing.sizes.partitions, _filled(order[:-1] or order, sizes)) if order else 1
+    filled = _filled(order[:-1] or order, sizes) if order else 1
+    if lhs.batch:  # all partitions have as many of their indices
+        filled = ceil(filled / ceil(filled / timing.sizes.partitions))
+    filled = min(timing.sizes.partitions, filled)
     count = ceil(stored / filled / most)
     factors = (_tile(lhs, rhs), _tile(rhs, lhs))
     work = timing.engine("tensor_tensor", Stream.VECTOR, most, ins=factors, alu=("multiply",))
@@ -147,6 +150,11 @@ def _loaded(side: _Side, dims: Sequence[str], timing: Timing) -> Work:
         if label != stored:
             break
         run *= size
+    return _moved(nbytes, run, timing)
+
+
+def _moved(nbytes: int, run: int, timing: Timing) -> Work:
+    """The transfers of ``nbytes`` in such runs, or of a copy that is made in order."""
     copied = timing.transfer(nbytes, timing.long_run, "copy") + timing.transfer(nbytes, timing.long_run)
     return min(timing.transfer(nbytes, run), copied, key=lambda work: work.bound)
 
@@ -191,7 +199,7 @@ def _arrival(side: _Side, batch: int, dtype: str, timing: Timing) -> Work:
     if isinstance(side.value.owner, hlo.ConstantOp) or not labels or side.shape.size == side.free:
         return NOTHING
     run = size if labels[-1][0] == "b" else side.shape.dims[-1] * size
-    work = timing.transfer(side.shape.nbytes, run) if side.batch else NOTHING
+    work = _moved(side.shape.nbytes, run, timing) if side.batch else NOTHING
     if labels[-1][0] == "k":
         rows = min(side.free, timing.sizes.columns)
         terms = min(side.shape.size // (batch * side.free), timing.sizes.rows)

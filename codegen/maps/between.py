@@ -12,6 +12,7 @@ from neuronx_cc.codegen.emission.views import Atom, run_of
 from neuronx_cc.codegen.maps.parts import LEAST_TILE
 from neuronx_cc.codegen.movement.relayout_plan import GAIN, Dim, Extent, as_loaded, direct_ns, is_long
 from neuronx_cc.ir.isa.program import MAX_FREE_DIMS, Space
+from neuronx_cc.ir.isa.table import NUMBER
 from neuronx_cc.ir.isa.timing import Timing
 from neuronx_cc.ir.types import itemsize
 
@@ -60,6 +61,16 @@ def _gathered(timing: Timing, dims: tuple[Atom, ...], size: int) -> Extent | Non
     return extent if together * GAIN < alone or (run == size and together < alone) else None
 
 
+def ordered(timing: Timing, block: Block) -> Extent | None:
+    """The same of a tile that is put in order on chip then: with the dims along which it repeats it has too many steps
+    for the instructions that read it.
+    """
+    varying = [atom for atom in block.dims[1:] if atom.stride]
+    if len(varying) == len(block.dims) - 1 or block.dtype not in NUMBER or gathered(timing, block) is not None:
+        return None
+    return gathered(timing, block.of((block.dims[0], *varying)))
+
+
 def _steps_of(free: Sequence[Atom], extent: Extent) -> list[Atom]:
     """The free dims of the tile, merged where one step goes on in the next: reductions take no more than four."""
     merged: list[Atom] = []
@@ -99,7 +110,8 @@ def gathered_bytes(timing: Timing, blocks: Sequence[Block], loops: Sequence[tupl
 
     A tile has more of that than the whole block where a looped dim is the minor one in HBM.
     """
-    extents = [gathered(timing, cut_by(block, loops)) for block in blocks]
+    cut = [cut_by(block, loops) for block in blocks]
+    extents = [gathered(timing, block) or ordered(timing, block) for block in cut]
     return sum(extent.nbytes for extent in extents if extent is not None)
 
 

@@ -11,7 +11,7 @@ from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.emission.builder import Affine, Block, emit_over, merge_free
 from neuronx_cc.codegen.emission.tiles import TilePool, tile_in
 from neuronx_cc.codegen.emission.views import Atom
-from neuronx_cc.codegen.maps.between import LEAST_STEPS, elements_of, gathered
+from neuronx_cc.codegen.maps.between import LEAST_STEPS, elements_of, gathered, ordered
 from neuronx_cc.codegen.maps.plan import is_given, load_stream
 from neuronx_cc.codegen.movement import column_kernel
 from neuronx_cc.codegen.movement.relayout_plan import Extent, start_of
@@ -159,7 +159,13 @@ def load(
         return _load_gathered(context, pool.tile, block, partitions, stream, extent)
     tile = pool.tile([1 if rep else size for rep, size in zip(repeated, sizes, strict=True)], block.dtype, partitions)
     dims = [0, *(dim + 1 for dim, rep in enumerate(repeated) if not rep)]
-    column_kernel.copy(context.builder, tile.select(dims), block.select(dims), stream)
+    here, there = tile.select(dims), block.select(dims)
+    extent = ordered(context.timing, block) if pool.gathers else None
+    if extent is None:
+        column_kernel.copy(context.builder, here, there, stream)
+    else:
+        line = _load_gathered(context, pool.tile, there, partitions, stream, extent)
+        emit_over(context.builder, "tensor_copy", Stream.VECTOR, [here], [line])
     full = tuple(Atom(size, 0) if rep else atom for rep, size, atom in zip(repeated, sizes, tile.dims[1:], strict=True))
     return replace(tile, dims=(tile.dims[0], *full))
 

@@ -18,7 +18,7 @@ from itertools import accumulate
 import numpy as np
 
 from neuronx_cc.ir import hlo
-from neuronx_cc.ir.hlo import SliceDim
+from neuronx_cc.ir.hlo import PadDim, SliceDim
 from neuronx_cc.ir.hlo.editing import insert_before, insert_constant, insert_splat
 from neuronx_cc.ir.types import NUMPY_DTYPE
 from neuronx_cc.passes.analysis.values import is_float, splat_number, splat_of
@@ -283,8 +283,10 @@ def _update(op: hlo.DynamicUpdateSliceOp, scope: Scope) -> Value | None:
     numbers = [splat_number(start, scope.module) for start in starts]
     dims, sizes = op.shape.dims, hlo.shape_of(update).dims
     cut = [axis for axis, size in enumerate(dims) if sizes[axis] != size]
-    if any(number is None for number in numbers) or len(cut) != 1:
+    if any(number is None for number in numbers) or not cut:
         return None
+    if len(cut) > 1:
+        return _surrounded(op, numbers, scope)
     axis = cut[0]
     start = min(max(int(numbers[axis] or 0), 0), dims[axis] - sizes[axis])
     stop = start + sizes[axis]
@@ -303,6 +305,21 @@ def _update(op: hlo.DynamicUpdateSliceOp, scope: Scope) -> Value | None:
     else:
         return None
     return insert_before(op, hlo.ConcatenateOp, pieces, op.results[0].type, op.loc, {"dimension": hlo.IntAttr(axis)})
+
+
+def _surrounded(op: hlo.DynamicUpdateSliceOp, starts: Sequence[float | int | None], scope: Scope) -> Value | None:
+    """What is written over a part of one constant, along several dims, is surrounded by that."""
+    number = splat_of(op.operands[0], scope.module)
+    sizes = hlo.shape_of(op.operands[1]).dims
+    if number is None or 0 in sizes:
+        return None
+    padding = []
+    for start, size, whole in zip(starts, sizes, op.shape.dims, strict=True):
+        low = min(max(int(start or 0), 0), whole - size)
+        padding.append(PadDim(low, whole - size - low))
+    scalar = insert_constant(scope.module, op, number, op.shape.dtype, op.loc)
+    attribute = {"padding": hlo.PaddingAttr(tuple(padding))}
+    return insert_before(op, hlo.PadOp, (op.operands[1], scalar), op.results[0].type, op.loc, attribute)
 
 
 def _goes_on(op: hlo.HloOp) -> bool:
