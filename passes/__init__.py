@@ -20,6 +20,7 @@ PASSES = {
     for name in (
         "accumulate_f32",
         "auto_cast",
+        "batch_dims_first",
         "batch_loops",
         "canonical_indexing",
         "canonicalize",

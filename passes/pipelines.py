@@ -67,6 +67,7 @@ DEFAULT_PIPELINE: Pipeline = (
             "known_compares",
             "canonicalize",
             "narrow_contractions",
+            "batch_dims_first",
             "repeated_operands",
             "dequantize",
             "update_stacks",
