@@ -83,8 +83,8 @@ class Counts(NamedTuple):
     """or an array and values of rows,"""
     folds: int
     """or fold an array,"""
-    small: tuple[hlo.SSAValue, ...]
-    """or read an array and one of these, which have few elements."""
+    small: tuple[tuple[hlo.SSAValue, ...], ...]
+    """or read an array and one of few elements, or two of these: either way."""
     alive: float
     """Arrays of four bytes of which a tile has elements at once."""
 
@@ -142,7 +142,9 @@ def _tiles(context: Context, plan: MapPlan, partitions: Partitions, counts: Coun
     row = prod(kernel.shape[len(kernel.rows) :]) if kernel.reduced else 0
     along = dict(partitions.steps).keys()
     pairs = counts.pairs
-    pairs += sum(not along >= {*varying(full_view(context.views(x)[0], kernel))} for x in counts.small)
+    pairs += sum(
+        all(not along >= {*varying(full_view(context.views(x)[0], kernel))} for x in few) for few in counts.small
+    )
     if plan.spreads_rows:
         rows = crossing.tile_rows(kernel, timing)
         pairs += counts.rows * (not row_banks.fits(context.sizes, rows))
@@ -204,7 +206,7 @@ def _as_read(plan: MapPlan, value: hlo.SSAValue) -> View | None:
 
 def counted_ops(context: Context, kernel: Kernel, member: Member, external: Sequence[hlo.SSAValue]) -> Counts:
     """The same for all joined axes."""
-    given, small = frozenset(external), list[hlo.SSAValue]()
+    given, small = frozenset(external), list[tuple[hlo.SSAValue, ...]]()
     ops = pairs = rows = folds = 0
     for op in kernel.ops:
         if kernel.sums_columns(op) or all(kernel.is_row(hlo.shape_of(x)) for x in (*op.sources, op.results[0])):
@@ -213,13 +215,14 @@ def counted_ops(context: Context, kernel: Kernel, member: Member, external: Sequ
         folds += isinstance(op, hlo.ReduceOp)
         read = {x for x in op.sources if context.splat(x) is None}
         of_rows = {x for x in read if kernel.is_row(hlo.shape_of(base(x)))}
-        few = {x for x in read - of_rows if x in given and is_small(full_view(context.views(x)[0], kernel), kernel)}
-        if len(read - of_rows - few) > 1:
+        tiles = [x for x in dict.fromkeys(op.sources) if x in read and x not in of_rows]
+        few = tuple(x for x in tiles if x in given and is_small(full_view(context.views(x)[0], kernel), kernel))
+        if len(tiles) - len(few) > 1:
             pairs += 1
         elif of_rows and not isinstance(op, hlo.ReduceOp):
             rows += 1
         elif few:
-            small.append(few.pop())
+            small.append(few)
     loaded = [x for x in external if hlo.shape_of(base(x)).size == prod(kernel.shape)]
     alive = tiles_alive(kernel, loaded, last_uses(kernel, member)).element_bytes / itemsize("f32")
     return Counts(ops, pairs, rows, folds, tuple(small), alive)
