@@ -28,7 +28,7 @@ from neuronx_cc.codegen.maps.spread import Partitions
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.program import Stream
 from neuronx_cc.ir.isa.timing import F32, NOTHING, Stage, Timing, total
-from neuronx_cc.ir.types import itemsize
+from neuronx_cc.ir.types import INTEGERS, itemsize
 
 
 class Array(NamedTuple):
@@ -217,7 +217,8 @@ def counted_ops(context: Context, kernel: Kernel, member: Member, external: Sequ
         of_rows = {x for x in read if kernel.is_row(hlo.shape_of(base(x)))}
         tiles = [x for x in dict.fromkeys(op.sources) if x in read and x not in of_rows]
         few = tuple(x for x in tiles if x in given and is_small(full_view(context.views(x)[0], kernel), kernel))
-        if len(tiles) - len(few) > 1:
+        counted = len(few) > 1 and hlo.shape_of(op.operands[0]).dtype in INTEGERS  # GpSimd has no values of a partition
+        if len(tiles) - len(few) > 1 or counted:
             pairs += 1
         elif of_rows and not isinstance(op, hlo.ReduceOp):
             rows += 1
