@@ -38,6 +38,14 @@ LEAST_MATRIX = 1 << 20
 """Elements of a matrix from which it pays that TensorE need not transpose it."""
 LONGEST_MATRIX_ROW = 8192
 """Elements of its rows, of which partitions hold several."""
+FEW_BITS = frozenset(["f8e4m3", "f8e5m2", "f8e3m4", "s8", "u8"])
+"""Types of 8 bits whose numbers TensorE multiplies with parts of FP32 ones, exactly."""
+PARTS = 3
+"""Such parts."""
+ZERO_POINTS = 2.5
+"""How many times as long unsigned numbers take: their zero points are multiplied with the sum of the vector, for which
+these kernels wait.
+"""
 
 
 @only_for(hlo.DotOp)
@@ -230,9 +238,34 @@ def _is_for_tensor(op: hlo.DotOp, matrix: _Side, context: PassContext) -> bool:
     stored = hlo.shape_of(made.operands[0]).dtype if isinstance(made, hlo.ConvertOp) else "f32"
     if stored == LATE:
         return True
+    if stored in FEW_BITS and of_operands(op, context.options).dtype != "tf32":
+        return _rows_on_tensor(matrix, stored, context.timing) < _rows_on_vector(matrix, stored, context.timing)
     if itemsize(stored) < itemsize("f32"):
-        return of_operands(op, context.options).dtype not in ("f32", "tf32")
+        return False
     return isinstance(made, hlo.ConstantOp)
+
+
+def _rows_on_tensor(matrix: _Side, stored: str, timing: Timing) -> float:
+    """Nanoseconds in which rows that are stored in few bits are transposed, and multiplied with parts of a vector."""
+    sizes, taken = timing.sizes, "bf16"
+    tiles = ceil(matrix.shape.dims[0] / sizes.columns) * ceil(matrix.shape.dims[1] / sizes.rows)
+    work = timing.transpose(sizes.columns, sizes.rows, taken) + timing.product(sizes.columns, PARTS, taken)
+    work += timing.engine("tensor_copy", Stream.GPSIMD, sizes.rows, (Tile(taken),), (Tile(stored),))
+    moved = timing.transfer(matrix.shape.size * itemsize(stored), timing.long_run)
+    # the vector is transposed first, and sums of a bank at a time leave, are transposed and scaled
+    turns = ceil(matrix.shape.dims[0] / sizes.bank_columns)
+    waits = 2 * timing.transfer_latency + turns * (timing.latency(Stream.SCALAR) + 2 * timing.latency(Stream.VECTOR))
+    time = max(work.times(tiles).bound, moved.bound) + waits
+    return ZERO_POINTS * time if stored == "u8" else time
+
+
+def _rows_on_vector(matrix: _Side, stored: str, timing: Timing) -> float:
+    """The same of rows that are multiplied as they lie, and added up."""
+    size = timing.sizes.bank_columns
+    work = timing.engine("tensor_tensor", Stream.VECTOR, size, alu=("multiply",))
+    work += timing.engine("tensor_reduce", Stream.VECTOR, size, alu=("add",))
+    moved = timing.transfer(matrix.shape.size * itemsize(stored), timing.long_run)
+    return max(work.times(ceil(matrix.shape.size / timing.sizes.partitions / size)).bound, moved.bound)
 
 
 def _is_of_vectors(op: hlo.DotOp) -> bool:

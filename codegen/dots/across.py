@@ -84,7 +84,10 @@ def _time(context: Context, contraction: Contraction, bound: Sequence[Bound], ou
     """Nanoseconds; infinite where arrays do not nest or nothing fits. Those of FP32 for tf32, which lies as that does
     so that it never takes longer.
     """
-    found = [replace(each, flags=()) for each in problems_of(context, contraction, bound, out, adds)]
+    found = [
+        replace(each, flags=(), compared=itemsize(each.rhs.stored) == 1)
+        for each in problems_of(context, contraction, bound, out, adds)
+    ]
     return context.planner.time(context.planner.easiest(found)) if found else inf
 
 

@@ -73,7 +73,7 @@ def candidates(problem: Problem, timing: Timing) -> Iterator[Schedule]:
         yield from dict.fromkeys(_across(problem, frame, sizes))
         return
     streams = _may_stream_rows(problem, frame, sizes)
-    if problem.side_by_side == 1 and problem.rhs.transposed and problem.rhs.converted:
+    if problem.side_by_side == 1 and problem.rhs.transposed and problem.rhs.widened:
         streams = streams and _waits_for_columns(problem, timing)
         turned = streams
     else:
@@ -228,9 +228,9 @@ def _may_stream_rows(problem: Problem, frame: Schedule, sizes: Sizes) -> bool:
         return False
     if rows != problem.m_tiled or rows > SQUARE or problem.bias or frame.swapped or frame.leaves is Leaves.ROWS:
         return False
-    beside = problem.columns_a_bank(sizes)
-    if not weights.transposed and -(-problem.n_tiled // (sizes.columns * beside)) <= sizes.banks // 2:
-        return False  # the result may lie with its columns on the partitions, which takes less of Vector
+    tiles = -(-problem.n_tiled // (sizes.columns * problem.columns_a_bank(sizes)))
+    if not weights.transposed and (weights.decoded or problem.compared) and tiles <= sizes.banks // 2:
+        return False  # Vector, which decodes, is what sums wait for; columns on partitions take less of it
     return rows * problem.side_by_side * -(-sizes.bank_columns // sizes.columns) <= sizes.bank_columns
 
 
@@ -238,8 +238,6 @@ def _waits_for_columns(problem: Problem, timing: Timing) -> bool:
     """Whether TensorE, which transposes what other engines convert, takes as long as these where columns stream past
     rows, by more than Vector takes to transpose the sums of rows.
     """
-    if problem.rhs.suspected:
-        return False
     columns, height, rows = timing.sizes.bank_columns, timing.sizes.columns, problem.m_tiled
     straight = timing.product(rows, columns, problem.dtype).tensor * height / columns
     turned = timing.product(height, rows, problem.dtype).tensor
@@ -307,6 +305,8 @@ def _whole(problem: Problem, frame: Schedule, sizes: Sizes) -> Iterator[Schedule
     def columns(count: int) -> int:
         return problem.n_tiled if problem.n_whole else block(problem.n_tiled, count, sizes.bank_columns)
 
+    turned = frame.swapped > 0 and problem.rhs.widened and prod(problem.m) == problem.m_tiled <= frame.swapped
+    """Few rows, which would come again for each block of columns."""
     if problem.lhs.home is Home.STAGED:
         for buffers in (2, 1):
             n = columns(room // (buffers * column + beside))
@@ -328,8 +328,11 @@ def _whole(problem: Problem, frame: Schedule, sizes: Sizes) -> Iterator[Schedule
     for buffers in (2, 1):
         m = rows((room - n * (3 * column + beside)) // (buffers * row))
         yield _with(frame, "lhs", m, n, (buffers, 3), sizes)
+    for n in (sizes.columns, 2 * sizes.columns) if turned else ():
+        for buffers in (3, 2):
+            yield _with(frame, "lhs", problem.m_tiled, columns(n), (1, buffers), sizes)
     some = full = False
-    for m in dict.fromkeys(rows(sizes.columns * tiles) for tiles in (4, 2, 1)):
+    for m in () if turned else dict.fromkeys(rows(sizes.columns * tiles) for tiles in (4, 2, 1)):
         if (some and m == rows(2 * sizes.columns) > rows(sizes.columns)) or (full and problem.lhs.transposed):
             continue  # as many tiles as there are buffers of results are better than fewer
         for streaming, staying in product((3, 2), (2, 1)):

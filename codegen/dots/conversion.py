@@ -32,6 +32,8 @@ ELEMENTS = 2000
 """Elements of a row that are measured: neither starts nor latencies count in long ones."""
 LAG = 1
 """Pieces that are converted before one is decoded: an engine waits for results of its last two instructions."""
+SECOND = 0.15
+"""Part of the second busiest resource's time that counts where several work on the same elements in turn."""
 CASTS = tuple(step / 32 for step in range(32))
 """Parts that the DMA may cast."""
 UNCONVERTED = 2
@@ -101,7 +103,9 @@ def _sharing(timing: Timing, operand: Operand, dtype: str, part: float, row: int
     )
     by_scalar = min(left, max(0.0, (bits + vector * left - leaves) / (scalar + vector)))
     busy = scalar * by_scalar + leaves, bits + vector * (left - by_scalar), loaded * ELEMENTS / run
-    return max(busy), Shares(part, by_scalar)
+    *_, second, most = sorted(busy)
+    # what is transposed waits for all of them in turn
+    return most + operand.transposed * SECOND * second, Shares(part, by_scalar)
 
 
 def _kinds(operand: Operand, dtype: str) -> tuple[str, str]:
@@ -176,6 +180,27 @@ def decode(emitter: Emitter, operand: Operand, targets: Iterable[Block]) -> None
 def decode_cast(emitter: Emitter, codes: Block) -> None:
     """The same of codes that the DMA made signed numbers of 16 bits."""
     _on_bits(emitter, codes, codes, logical_shift_left=SHIFT, bitwise_and=(0xFFFF << SHIFT) & (0xFFFF - HIGHEST))
+
+
+def leave_pairs(emitter: Emitter, apart: int, out: Block, bank: Block) -> None:
+    """Codes leave PSUM, where pairs of them are the upper halves of FP32 numbers: those of even terms as numbers of 16
+    bits to ``out``, those of odd ones ``apart`` bytes behind.
+    """
+    upper = itemsize("f32") - itemsize(SIGNED)
+    for code in range(2):
+        target = replace(out.moved(code * apart), dtype=SIGNED)
+        source = replace(bank.moved(upper + code), dtype=CODES)
+        emitter.over("activation", Stream.SCALAR, [target], [source], alu=["copy"], imm=[PLACE])
+    both = out.of((out.dims[0], Atom(2, apart), *out.dims[1:]))
+    _on_bits(emitter, both, both, bitwise_and=0xFFFF - HIGHEST)
+
+
+def pairs_work(timing: Timing, pairs: int) -> Work:
+    """The same of so many pairs a partition."""
+    codes = (Tile(SIGNED),), (Tile(CODES, psum=True, stride=itemsize("f32")),)
+    words = (Tile("u32"),), (Tile("u32"),)
+    left = timing.engine("activation", Stream.SCALAR, pairs, *codes, ("copy",))
+    return left.times(2) + timing.engine("tensor_scalar", Stream.VECTOR, pairs, *words, ("bitwise_and",))
 
 
 def cast_by_dma(timing: Timing, operand: Operand, first: int, count: int, unit: int) -> int:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from neuronx_cc.codegen.dots import conversion, splitting
 from neuronx_cc.codegen.dots.blocks import blocks_of
-from neuronx_cc.codegen.dots.problem import Home, Operand, Problem, run_of
+from neuronx_cc.codegen.dots.problem import TWO, Home, Operand, Problem, run_of
 from neuronx_cc.codegen.dots.schedule import (
     TAKING_TURNS,
     Kept,
@@ -336,7 +336,10 @@ def transposes(problem: Problem, schedule: Schedule, operand: Operand, timing: T
     height = min(rows, max(1, schedule.coming(operand).rows), sizes.rows)
     per_bank = max(1, min(sizes.bank_columns // height, problem.products * schedule.coming(operand).beside))
     parts, carrier, extract = 1, problem.transposed_as(operand), NOTHING
-    left = leave(per_bank * height, operand.dtype, timing)
+    if operand.dtype == TWO:
+        left = conversion.pairs_work(timing, per_bank * height)
+    else:
+        left = leave(per_bank * height, operand.dtype, timing)
     if not problem.fast(carrier):
         part, carrier = HALVES[itemsize(operand.dtype)]
         parts = itemsize(operand.dtype) // itemsize(part)

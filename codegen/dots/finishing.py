@@ -123,7 +123,9 @@ def with_more_buffers(problem: Problem, schedule: Schedule, sizes: Sizes) -> Sch
     many = (MOST_BUFFERS,) if width <= sizes.bank_bytes else ()  # a store takes long to end, however small it is
     results = dict.fromkeys(min(count, stores) for count in (*many, *RESULT_BUFFERS))
     most = min(MOST_BUFFERS, max(loads))
-    counts = product(results, range(most, min(most, ROW_BUFFERS) - 1, -1))
+    counts = list(product(results, range(most, min(most, ROW_BUFFERS) - 1, -1)))
+    if problem.rhs.converted and problem.rhs.transposed and has_few_rows(problem, sizes):
+        counts.sort(key=lambda pair: -pair[1])  # transfers of rows that are cast keep all that follow
     more = (replace(schedule, result_buffers=result, row_buffers=max(1, rows)) for result, rows in counts)
     return next((each for each in more if fits(problem, each, sizes)), schedule)
 

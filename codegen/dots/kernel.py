@@ -10,17 +10,28 @@ here, without decisions.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from math import prod
 
 from neuronx_cc.codegen.context import Context
-from neuronx_cc.codegen.dots import conversion
+from neuronx_cc.codegen.dots import conversion, pairs
 from neuronx_cc.codegen.dots.constants import ConstantLayout
 from neuronx_cc.codegen.dots.contraction import Bound, Contraction, Placed
 from neuronx_cc.codegen.dots.filler import Filler, transposer_of
 from neuronx_cc.codegen.dots.loops import Loops
 from neuronx_cc.codegen.dots.nest import Nest, Waiting
 from neuronx_cc.codegen.dots.placement import bind, place
-from neuronx_cc.codegen.dots.problem import DECODED, PAIR, PE_DTYPES, Operand, exact_type, order_of, pe_dtype, turnable
+from neuronx_cc.codegen.dots.problem import (
+    DECODED,
+    PAIR,
+    PE_DTYPES,
+    TWO,
+    Operand,
+    exact_type,
+    order_of,
+    pe_dtype,
+    turnable,
+)
 from neuronx_cc.codegen.dots.products import Products
 from neuronx_cc.codegen.dots.result import Bias, Output
 from neuronx_cc.codegen.dots.schedule import (
@@ -138,13 +149,17 @@ def emit(context: Context, placed: Placed, schedule: Schedule) -> None:
         in_tiles = operand is problem.lhs and schedule.beside > 1
         carried = problem.carried(operand)
         brought = replace(bound, view=replace(bound.view, dtype=PAIR)) if operand.paired else bound
-        filler = Filler(*carried, brought, *row, emitter, tiles, transposer, in_tiles, waiting.between)
+        turns, apart = transposer, 1
+        if carried[1].dtype == TWO and turns is not None:
+            apart = pairs.bytes_apart(problem, operand, schedule.together if operand is problem.lhs else coming.rows)
+            turns = replace(turns, leaves=partial(conversion.leave_pairs, emitter, apart))
+        filler = Filler(*carried, brought, *row, emitter, tiles, turns, in_tiles, waiting.between)
         if Way.LAID_OUT in coming.ways:
             layout = ConstantLayout(context, bound, operand, problem.k, problem.k_dim, problem.segments[0])
         alloc = kept.get(operand.name)
         there = None if alloc is None else KeptBlocks(*carried, alloc)
-        pairs = InPairs(problem, operand) if problem.comes_in_pairs else None
-        return Stage(coming, filler, layout, there, waiting.told, pairs)
+        two = InPairs(problem, operand, apart) if problem.comes_in_pairs else None
+        return Stage(coming, filler, layout, there, waiting.told, two)
 
     output = Output.ready(placed, emitter, tiles, schedule, banks.count)
     lhs, rhs = stage(problem.lhs, placed.lhs), stage(problem.rhs, placed.rhs)

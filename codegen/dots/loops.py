@@ -132,10 +132,10 @@ class Loops:
                 for number in range(bank.tiles):
                     self.turned.add(tile, [bank.tile(number)], pair, True)
                     yield
-            sums = output.transposed_sums(here)
+            sums = output.transposed_sums(here, self.turned.finishes)
             self._turn(sums, banks)
             if sums is not here:
-                output.finish([(here, sums, more)])
+                output.finish([(here, sums, more)], self.turned.scales)
             yield
         self._store(target, result)
 
@@ -191,23 +191,26 @@ class Loops:
     def _tile_row(self, output: Output, part: Part, pair: Pair, collected: Block | None) -> None:
         """The PSUM tiles of some rows; results for HBM are collected into long rows before they are stored."""
         target, arrays = output.target(part, collected), output.arrays(part)
-        self._leave(output, target, partial(self._sum_row, output, part, pair, arrays))
+        scaled = part.rows <= self.schedule.swapped and self.turned.scales
+        self._leave(output, target, partial(self._sum_row, output, part, pair, arrays), scaled)
 
     def _tiles_beside(self, output: Output, part: Part, pair: Pair) -> None:
         """The PSUM tiles of neighbouring rows on each partition, stored in one run."""
         target, arrays = output.target(part), output.arrays(part)
         self._leave(output, target, partial(self._sum_beside, part, pair, arrays))
 
-    def _leave(self, output: Output, target: Block, sums: Callable[[Block], Iterator[Finished]]) -> None:
+    def _leave(
+        self, output: Output, target: Block, sums: Callable[[Block], Iterator[Finished]], scaled: bool = False
+    ) -> None:
         """Finish the tiles of ``sums(result)`` as they are made, and store what does not stay where it is made."""
         result = self._made_at(target)
         made: list[Finished] = []
         for tile in sums(result):
             made.append(tile)
             if len(made) == output.together:
-                output.finish(made)
+                output.finish(made, scaled)
                 made = []
-        output.finish(made)
+        output.finish(made, scaled)
         self._store(target, result)
 
     def _made_at(self, target: Block) -> Block:
@@ -235,7 +238,7 @@ class Loops:
             if part.rows > self.schedule.swapped:
                 yield here, self.products.tile(tile, pair), more
                 continue
-            sums = output.transposed_sums(here)
+            sums = output.transposed_sums(here, self.turned.finishes)
             banks = self.turned.banks(tile)
             self.turned.add(tile, banks, pair, True)
             self._turn(sums, banks)
@@ -376,10 +379,10 @@ class Loops:
             for start, some in self.turned.pieces(bank, self.turned.whole(bank)):
                 at, size = Affine(start), some.dims[0].size * some.dims[1].size
                 here, *more = (each.index(1, at, size) for each in (result, *arrays))
-                sums = output.transposed_sums(here)
+                sums = output.transposed_sums(here, self.turned.finishes)
                 self.turned.turn(sums, some)
                 if sums is not here:
-                    output.finish([(here, sums, more)])
+                    output.finish([(here, sums, more)], self.turned.scales)
         if result is not target:
             copy(self.builder, target, result, Stream.DMA_STORE)
 

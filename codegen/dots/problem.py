@@ -35,6 +35,8 @@ CHUNK_EXCESS = 1.25
 
 PAIR = "bf16"
 """What two neighbouring codes of 8 bits are transposed as (``pairs``)."""
+TWO = "u32"
+"""What holds both numbers of a pair whose codes are decoded as they leave PSUM."""
 
 
 class Home(Enum):
@@ -123,13 +125,18 @@ class Operand:
         return self.home in (Home.CHIP, Home.STAGED)
 
     @property
-    def converted(self) -> bool:
-        """Whether engines convert what is loaded: the DMA would move it in the wider type, several times the bytes."""
+    def widened(self) -> bool:
+        """Whether engines make wider numbers of what is loaded: the DMA would move several times the bytes."""
         return not self.on_chip and itemsize(self.stored) == 1 < itemsize(self.dtype)
 
     @property
+    def converted(self) -> bool:
+        """Whether they do so as it comes, not as pairs of it leave PSUM."""
+        return self.widened and not self.paired
+
+    @property
     def decoded(self) -> bool:
-        """Whether operators on bits make FP16 of its codes."""
+        """Whether operators on bits make FP16 of its codes, one by one."""
         return self.stored in DECODED
 
     @property
@@ -140,7 +147,7 @@ class Operand:
     @property
     def loaded(self) -> str:
         """The element type that the DMA leaves on chip."""
-        return self.stored if self.converted else self.dtype
+        return self.stored if self.converted or self.dtype == TWO else self.dtype
 
     @property
     def transposed(self) -> bool:
@@ -219,6 +226,8 @@ class Problem:
     """Whether the op's second operand is lhs, and its first one rhs."""
     in_pairs: bool = False
     """Whether this is not what is computed, but how operands whose codes come in pairs are brought for it."""
+    compared: bool = False
+    """Whether its time is compared with that of a result whose columns lie on the partitions."""
 
     @cached_property
     def _hash(self) -> int:
@@ -308,6 +317,8 @@ class Problem:
 
     def transposed_as(self, operand: Operand) -> str:
         """The element type in which rows of an operand are transposed: what is converted, in few bits."""
+        if operand.dtype == TWO:
+            return operand.stored
         if not operand.converted or not self.moves_values:
             return operand.dtype
         return operand.dtype if operand.decoded else turnable(operand.stored)
@@ -333,7 +344,8 @@ class Problem:
         def of(operand: Operand) -> Operand:
             if not operand.paired:
                 return operand
-            return replace(operand, stored=PAIR, dtype=PAIR, contracted=operand.contracted[:-1], paired=False)
+            made = TWO if operand.decoded else PAIR
+            return replace(operand, stored=PAIR, dtype=made, contracted=operand.contracted[:-1], paired=False)
 
         return replace(self, k=self.k[:-1], lhs=of(self.lhs), rhs=of(self.rhs), in_pairs=True)
 

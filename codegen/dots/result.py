@@ -204,14 +204,15 @@ class Output:
             free[dim - 1] = tile.dims[1 + at]
         return tile.of((tile.dims[0], *free))
 
-    def finish(self, tiles: Sequence[Finished]) -> None:
+    def finish(self, tiles: Sequence[Finished], scaled: bool = False) -> None:
         """``result = epilogue(sums, arrays)`` for each (result, sums, arrays); ops of several take turns, so that
-        engines need not wait for what they have just made.
+        engines need not wait for what they have just made. ``scaled``: sums have their factor.
         """
         problem, chain, builder = self.placed.problem, self.placed.contraction.chain, self.emitter.builder
+        factor = 1.0 if scaled else problem.factor
         if chain is None:
             for result, sums, _ in tiles:
-                self.emitter.leave(result, sums, problem.factor)
+                self.emitter.leave(result, sums, factor)
             return
         ready, wide = chain.ready(tuple(array.repeats for array in problem.arrays)), builder.sizes.bank_columns
         cut = [
@@ -221,7 +222,7 @@ class Output:
         ]
         for first in range(0, len(cut), TAKING_TURNS):
             chains = [
-                ready.steps(self.emitters[slot], partial(self._between, slot), out, sums, arrays, problem.factor)
+                ready.steps(self.emitters[slot], partial(self._between, slot), out, sums, arrays, factor)
                 for slot, (out, sums, *arrays) in enumerate(cut[first : first + TAKING_TURNS])
             ]
             with builder.unrolled_if(len(cut) > TAKING_TURNS):
@@ -238,9 +239,12 @@ class Output:
         sizes = [atom.size for atom in like.dims[1:]]
         return self.tiles.tile(dtype, sizes, like.dims[0].size, between_name(slot, number), EPILOGUE_BUFFERS)
 
-    def transposed_sums(self, result: Block) -> Block:
-        """Where sums of ``result`` are to be transposed to: what an epilogue takes from there."""
-        if self.placed.contraction.chain is None and result.dtype == "f32" and self.placed.problem.factor == 1:
+    def transposed_sums(self, result: Block, finished: bool) -> Block:
+        """Where sums of ``result`` are to be transposed to: what an epilogue takes from there. ``finished``: they are
+        what it is to be.
+        """
+        plain = self.placed.contraction.chain is None and result.dtype == "f32" and self.placed.problem.factor == 1
+        if finished or plain:
             return result
         rows, columns = (atom.size for atom in result.dims)
         return self.tiles.tile("f32", [columns], rows, TRANSPOSED_SUMS, EPILOGUE_BUFFERS)

@@ -185,7 +185,10 @@ class Schedule:
         what waits for a buffer keeps all transfers behind it.
         """
         if kept is Kept.BLOCK:
-            return max(EPILOGUE_BUFFERS, -(-self.rhs.buffers // self.k_blocks(problem)))
+            blocks = -(-self.rhs.buffers // self.k_blocks(problem))
+            if problem.rhs.transposed and itemsize(problem.rhs.stored) == 1:  # rows come ahead of their blocks
+                blocks += 1 + min(self.row_buffers, self.row_buffers * problem.partitions // max(1, self.rhs.rows))
+            return max(EPILOGUE_BUFFERS, blocks)
         return 1 if kept is Kept.WHOLE else EPILOGUE_BUFFERS
 
     def batch_bodies(self, problem: Problem) -> list[int]:
@@ -309,6 +312,9 @@ def footprint(problem: Problem, schedule: Schedule, sizes: Sizes) -> dict[tuple[
             if way not in (Way.IN_PLACE, Way.STAGED):
                 elements = prod(box) * conversion.width(operand, rows)
                 nbytes = elements * itemsize(operand.dtype)
+                if operand.paired and operand.decoded:  # numbers of odd terms lie behind those of even ones
+                    longest = max(map(prod, boxes)) * conversion.width(operand, rows) * itemsize(operand.dtype)
+                    nbytes = (longest + nbytes) // 2
                 tiles[block_name(operand, segment), coming.buffers] = nbytes
                 if operand.suspected:
                     suspects = conversion.suspect_bytes(elements)
@@ -341,6 +347,9 @@ def footprint(problem: Problem, schedule: Schedule, sizes: Sizes) -> dict[tuple[
         tiles[between_name(slot, at), EPILOGUE_BUFFERS] = 4 * min(columns, sizes.bank_columns)
     if schedule.swapped:
         tiles[TRANSPOSED_SUMS, EPILOGUE_BUFFERS] = 4 * min(columns, sizes.bank_columns)
+        if problem.rhs.transposed:
+            sums = -(-max(1, schedule.rhs.rows) // sizes.columns) * problem.side_by_side * problem.m_tiled
+            tiles[splitting.LEFT, splitting.BUFFERS] = itemsize("f32") * min(sizes.bank_columns, sums)
     if problem.bias:
         whole = schedule.bias_whole
         tiles["bias", 1 if whole else 2] = 4 * (prod(problem.n) if whole else sizes.bank_columns)

@@ -25,7 +25,7 @@ from neuronx_cc.ir.types import itemsize
 
 FINITE, REST, HALVED = "finite", "rest", "halved"
 """The tiles with finite numbers, with what a part leaves of them, and with parts that leave nothing, to be halved."""
-SUMS, INFINITE = "sums of parts", "infinite sums"
+LEFT, SUMS, INFINITE = "sums", "sums of parts", "infinite sums"
 SHARE = 192
 """Elements that are split at a time are at most one in so many bytes of the room."""
 LARGEST = float(np.finfo(np.float32).max)
@@ -145,8 +145,8 @@ def side_by_side(parts: Block) -> Block:
 
 
 def sum_up(emitter: Emitter, tiles: Tiles, banks: Sequence[Block]) -> Block:
-    """Sums [partitions, columns, part, rows] in each of several banks with their parts added up: [partitions, columns,
-    rows] on chip. Infinite sums of first parts are all that counts.
+    """Sums [partitions, columns, part, rows] in each of several banks, or on chip, with their parts added up:
+    [partitions, columns, rows] on chip. Infinite sums of first parts are all that counts.
     """
     partitions, _, _, rows = banks[0].dims
     columns, first = sum(bank.dims[1].size for bank in banks), 0
@@ -163,6 +163,16 @@ def sum_up(emitter: Emitter, tiles: Tiles, banks: Sequence[Block]) -> Block:
         emitter.over("tensor_tensor", Stream.VECTOR, [out], [one, out], alu=["add"])
         first += count
     return sums
+
+
+def left(emitter: Emitter, tiles: Tiles, sums: Block, dtype: str, factor: float) -> Block:
+    """``factor`` times sums [partitions, columns, ...] on chip: Vector, which adds them up or transposes them, would
+    keep Scalar from PSUM as long as it waits for SBUF.
+    """
+    sizes, partitions = [atom.size for atom in sums.dims[1:]], sums.dims[0].size
+    made = tiles.tile(dtype, sizes, partitions, LEFT, BUFFERS)
+    emitter.leave(made, sums, factor)
+    return made
 
 
 def sums_work(problem: Problem, elements: int, timing: Timing) -> Work:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from neuronx_cc.codegen.dots import conversion, pairs, splitting
 from neuronx_cc.codegen.dots.constants import ConstantLayout
 from neuronx_cc.codegen.dots.filler import Filler
-from neuronx_cc.codegen.dots.problem import PART, PARTS, Operand, Problem, Segment, Split, Staged
+from neuronx_cc.codegen.dots.problem import PART, PARTS, TWO, Operand, Problem, Segment, Split, Staged
 from neuronx_cc.codegen.dots.schedule import (
     Coming,
     Way,
@@ -21,6 +21,7 @@ from neuronx_cc.codegen.dots.schedule import (
 from neuronx_cc.codegen.dots.span import Span, rows_at
 from neuronx_cc.codegen.emission.accesses import Alloc
 from neuronx_cc.codegen.emission.builder import Affine, Block
+from neuronx_cc.codegen.emission.tiles import dense
 from neuronx_cc.codegen.emission.views import Atom, View
 from neuronx_cc.codegen.movement.transfer import copy
 from neuronx_cc.ir.isa.program import Stream
@@ -65,6 +66,8 @@ class InPairs(NamedTuple):
 
     problem: Problem
     operand: Operand
+    apart: int
+    """Bytes from the code of an even term to that of its neighbour, or between what they are decoded to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +95,7 @@ class Stage:
         if self.pairs is None:
             return blocks
         if self.pairs.operand.paired:
-            return pairs.codes(blocks, self.pairs.operand.dtype)
+            return pairs.codes(blocks, self.pairs.operand, self.pairs.apart)
         return pairs.apart(self.pairs.problem, blocks, segments)
 
     def _blocks(self, span: Span, segments: Sequence[Segment], again: bool) -> list[Block]:
@@ -180,12 +183,23 @@ class Stage:
     def _tile(self, chunks: Sequence[int], span: Span, segment: Segment) -> Block:
         operand = self.filler.operand
         name, sizes = block_name(operand, segment), [prod(chunks), conversion.width(operand, span.size)]
+        if operand.dtype == TWO:
+            return self._tile_apart(name, prod(chunks), span.size, segment)
         order = [0, 2, 1] if operand.direct else [0, 1, 2]
         sizes = [sizes[dim - 1] for dim in order[1:]]
         tile = self.filler.tiles.tile(operand.dtype, sizes, segment.partitions, name, self.coming.buffers)
         tile = tile.select(order).index(2, Affine(0), span.size)
         self.told(tile)
         return tile
+
+    def _tile_apart(self, name: str, chunks: int, rows: int, segment: Segment) -> Block:
+        """Of decoded pairs: the region for even terms, behind which that for odd ones lies."""
+        assert self.pairs is not None
+        width = conversion.width(self.pairs.operand, rows)
+        size = self.pairs.apart // itemsize(conversion.SIGNED) + chunks * width
+        tile = self.filler.tiles.tile(conversion.SIGNED, [size], segment.partitions, name, self.coming.buffers)
+        self.told(tile)
+        return tile.of((tile.dims[0], *dense([chunks, width], conversion.SIGNED))).index(2, Affine(0), rows)
 
 
 def _staged_block(operand: Operand, view: View, staged: Staged, span: Span, segment: Segment) -> Block:

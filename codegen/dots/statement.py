@@ -235,12 +235,13 @@ def _ways(
         ]
     for (k, direct, paired), parts in product(ways, splits):
         operands = _operands(contraction, bound, refined, k, direct, parts, exchanged)
+        may = paired is None or pairs.may_come(operands[paired], operands[1 - paired], context.sizes.columns)
+        if not may or any(each.decoded and itemsize(each.dtype) > itemsize(PART) for each in operands):
+            continue  # codes become numbers of 16 bits
         if paired is not None:
-            if not pairs.may_come(operands[paired]):
-                continue
             operands[paired] = replace(operands[paired], paired=True)
+        terms = _contracted_dim(context, k.sizes, operands, bound)
         lhs, rhs = operands
-        terms = _contracted_dim(context, k.sizes, (lhs, rhs), bound)
         marked = [dims for each in (out.m, *(array.m for array in arrays), lhs.free) if (dims := _marked(each))]
         if terms is None or any(dims != marked[0] for dims in marked):
             continue  # a tile's rows are neighbours on the partitions

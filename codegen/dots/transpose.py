@@ -37,6 +37,8 @@ class Transposer:
     """``bits(dtype, sizes, partitions)``: a tile for parts of bit patterns."""
     factor: float = 1.0
     """What values, not parts of bit patterns, are multiplied with on their way out of PSUM."""
+    leaves: Callable[[Block, Block], None] | None = None
+    """``leaves(out, bank)``: what values become as they leave it, where they are not copied."""
 
     def transpose(self, rows: Block, out: Block) -> None:
         """``out[partition, chunk, row] = rows[row, chunk, partition]``; the chunks of ``rows`` may be several dims.
@@ -107,6 +109,9 @@ class Transposer:
         ``several``: more banks follow in straight-line code.
         """
         bank, dtype = self.context.fixed.transposes(self.banks, pieces, several), pieces[0].dtype
+        if self.leaves is not None:
+            self.leaves(out, bank)
+            return
         watch = self.context.watch
         if watch is not None and itemsize(dtype) < 4 and self._moves_values(dtype):
             watch.leave(out, bank, self.factor)

@@ -15,6 +15,7 @@ from neuronx_cc.passes.pipelines import DEFAULT_PIPELINE, pass_names
 
 MATRIX = np.random.default_rng(0).standard_normal((1024, 1031), np.float32)
 CODES, SCALES = neuronx_cc.quantize(MATRIX, contracted=(1,))
+SHORTS = CODES.astype(np.int16)
 
 
 def rows(x, matrix):
@@ -33,7 +34,8 @@ def of_codes(x, codes, scales):
         (lambda x: rows(x, MATRIX), (), "none", 1),
         (lambda x: rows(x, MATRIX), (), "matmult", 1),
         (of_codes, (CODES, SCALES), "matmult", 1),
-        (of_codes, (CODES, SCALES), "none", 0),
+        (of_codes, (CODES, SCALES), "none", 1),
+        (of_codes, (SHORTS, SCALES), "none", 0),
     ],
 )
 def test_constants_and_few_bits_are_for_tensor(model, weights, mode: str, dots: int) -> None:

@@ -3,6 +3,8 @@ codes that are special. Values are exact."""
 
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
@@ -10,7 +12,7 @@ from eight_bit_texts import product
 from generated import compile_text
 
 import neuronx_cc
-from neuronx_cc.codegen.dots import pairs
+from neuronx_cc.codegen.dots import conversion, pairs
 from neuronx_cc.codegen.dots.problem import Segment
 from neuronx_cc.ir.types import NUMPY_DTYPE
 
@@ -67,6 +69,31 @@ def test_special_codes(weights: str, other: str, turned: bool) -> None:
         given = [x, np.ascontiguousarray(w.T) if turned else w, np.ones(n, np.float32)]
         (result,) = neuronx_cc.compile(product(weights, k, n, m, turned, other), auto_cast="none").run(given).outputs
         np.testing.assert_array_equal(result, x.astype(np.float64) @ w.astype(np.float64), err_msg=f"{m} {k} {n}")
+
+
+@pytest.mark.parametrize("form", ["mk,nk->mn", "nk,mk->nm", "bmk,bnk->bmn", "mk,abnk->mabn"])
+@pytest.mark.parametrize("other", ["bf16", "f32"])
+def test_pairs_that_are_decoded(other: str, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Codes that are transposed two at a time become numbers as they leave PSUM, those of odd terms behind the others:
+    one segment of terms and two, blocks of columns that are cut, and both places of the operand."""
+    decoded: list[int] = []
+    leave = conversion.leave_pairs
+    monkeypatch.setattr(conversion, "leave_pairs", lambda *given: decoded.append(given[1]) or leave(*given))
+    for m, k, n in ((1, 512, 1300), (3, 514, 700), (16, 1600, 640), (5, 130, 129), (128, 256, 520)):
+        sizes = {"m": m, "k": k, "n": n, "b": 2, "a": 2}
+        x, w = (tuple(sizes[letter] for letter in part) for part in form.split("->")[0].split(","))
+        turned = form.startswith("n")
+        random = np.random.default_rng(n)
+        codes = every_code("f8e4m3fn", 1, int(np.prod(x if turned else w)))
+        numbers = random.integers(-1, 2, w if turned else x).astype(ONES[other])
+        given = [numbers, codes.reshape(x if turned else w)][:: -1 if turned else 1]
+
+        def function(x: Any, w: Any) -> Any:
+            return jnp.einsum(form, x.astype(ONES[other]), w.astype(ONES[other]), preferred_element_type=jnp.float32)
+
+        (result,) = neuronx_cc.compile(jax.jit(function).lower(*given), auto_cast="none").run(given).outputs
+        np.testing.assert_array_equal(result, np.einsum(form, *(each.astype(np.float64) for each in given)), f"{m} {k}")
+    assert decoded or form in ("nk,mk->nm", "mk,abnk->mabn")
 
 
 @pytest.mark.parametrize("other", ["bf16", "f32"])
