@@ -1,6 +1,8 @@
 #include "pooling.h"
 
+#include <algorithm>
 #include <limits>
+#include <vector>
 
 #include "indexing.h"
 
@@ -14,26 +16,12 @@ namespace {
 const int BOUNDS = 5;        // x low, x high, window low, window high, y start
 const int DIMS = MAX_DIMS - 1;  // free dims at most
 
-// An element as what it is computed in: f32, or an integer.
-void load(int type, const char* at, float& value) { read(type, &value, at, 0, 1); }
-void load(int type, const char* at, i64& value) { value = element(type, at); }
-
-void store(int type, char* at, float value) { write(type, at, 0, &value, 1); }
-void store(int type, char* at, i64 value) { std::memcpy(at, &value, size_t(size_of(type))); }
-
 // As the type of an integer has it.
 float wrapped(int, float value) { return value; }
 i64 wrapped(int type, i64 value) {
     char bytes[8];
-    i64 result;
-    store(type, bytes, value);
-    load(type, bytes, result);
-    return result;
-}
-
-template <class V>
-bool keeps(Step step, V best, V next) {
-    return step == GREATER_EQUAL ? best >= next : step == GREATER ? best > next : step == LESS_EQUAL ? best <= next : best < next;
+    std::memcpy(bytes, &value, sizeof bytes);
+    return element(type, bytes);
 }
 
 float combine(Step step, float x, float y) {
@@ -55,7 +43,38 @@ bool advance(i64* place, int dims, Count count) {
     return false;
 }
 
-// One partition.
+// A row of elements as what they are computed in.
+void load_row(int type, const char* at, i64 stride, float* to, i64 n) { read(type, to, at, stride, int(n)); }
+void load_row(int type, const char* at, i64 stride, i64* to, i64 n) {
+    for (i64 i = 0; i < n; ++i) to[i] = element(type, at + i * stride);
+}
+
+void store_row(int type, char* at, i64 stride, const float* from, i64 n) { write(type, at, stride, from, int(n)); }
+void store_row(int type, char* at, i64 stride, const i64* from, i64 n) {
+    for (i64 i = 0; i < n; ++i) std::memcpy(at + i * stride, from + i, size_t(size_of(type)));
+}
+
+// The first of numbers `step` apart, from 0 on, that is `low` at least.
+i64 first_from(i64 low, i64 step) { return low <= 0 ? 0 : (low + step - 1) / step; }
+
+// Windows of a row take `value` at tap `number` where what they have does not keep its place.
+template <class V, class K>
+void take(V* best, int32_t* found, const V* value, int32_t number, i64 n, K keeps) {
+    EACH {
+        const bool takes = (found[i] < 0) | !keeps(best[i], value[i]);
+        best[i] = takes ? value[i] : best[i];
+        found[i] = takes ? number : found[i];
+    }
+}
+template <class V>
+void take_by(Step step, V* best, int32_t* found, const V* value, int32_t number, i64 n) {
+    if (step == GREATER_EQUAL) take(best, found, value, number, n, [](V x, V y) { return x >= y; });
+    else if (step == GREATER) take(best, found, value, number, n, [](V x, V y) { return x > y; });
+    else if (step == LESS_EQUAL) take(best, found, value, number, n, [](V x, V y) { return x <= y; });
+    else take(best, found, value, number, n, [](V x, V y) { return x < y; });
+}
+
+// One partition: windows row by row, each row tap by tap, so that neighbours are computed together.
 template <class V>
 struct Partition {
     const Item& item;
@@ -69,68 +88,97 @@ struct Partition {
     i64 size(int dim) const { return item.params[size_t(2 + 2 * dim)]; }
     i64 step(int dim) const { return item.params[size_t(3 + 2 * dim)]; }
 
-    // Which element of the window counts, or -1.
-    int chosen(const i64* window) const {
-        const bool lowest = item.params[1] != 0;
-        const int type = int(item.operands[1].type);
-        bool known = false;
-        V best{};
-        int found = -1, number = 0;
-        for (int d = 0; d < free; ++d)
-            if (window[d] < bounds[d * BOUNDS + 2] || window[d] >= bounds[d * BOUNDS + 3]) return -1;
-        i64 tap[DIMS] = {};
-        do {
-            bool inside = true;
-            const char* at = x;
-            for (int d = 0; d < free; ++d) {
-                const i64 place = window[d] * step(d) + tap[d];
-                inside &= place >= bounds[d * BOUNDS] && place < bounds[d * BOUNDS + 1];
-                at += place * stride(1, d);
-            }
-            if (inside || lowest) {
-                V value = absent;
-                if (inside) load(type, at, value);
-                if (!known || !keeps(item.operations[0].step, best, value)) best = value, found = number, known = true;
-            }
-            ++number;
-        } while (advance(tap, free, [&](int d) { return size(d); }));
-        return found;
+    // Calls `visit` with the number of each row of an operand's last dim, and the row's place.
+    template <class F>
+    void rows(int operand, F visit) const {
+        i64 place[DIMS] = {}, number = 0;
+        do visit(number++, place);
+        while (advance(place, free - 1, [&](int d) { return count(operand, d); }));
     }
 
-    void run(i64 y_start[DIMS]) {
-        const Operand &out = item.operands[0], &given = item.operands[2];
-        const int type = int(given.type);
-        i64 taps = 1, at[DIMS] = {};
-        for (int d = 0; d < free; ++d) taps *= size(d);
-        std::vector<int> place;  // of the element that counts in each window
-        do place.push_back(chosen(at));
-        while (advance(at, free, [&](int d) { return count(2, d); }));
-        // each element of y takes the windows that chose it, those of later taps first
-        do {
-            V total = first;
-            i64 tap[DIMS];
-            for (int d = 0; d < free; ++d) tap[d] = size(d) - 1;
-            for (i64 number = taps - 1; number >= 0; --number) {
-                i64 window = 0;
-                bool exists = true;
-                const char* from = source;
-                for (int d = 0; d < free; ++d) {
-                    const i64 reach = at[d] + y_start[d] - tap[d], own = reach / step(d);
-                    exists &= reach >= 0 && reach % step(d) == 0 && own < count(2, d);
-                    window = window * count(2, d) + own;
-                    from += own * stride(2, d);
+    // Which element of each window counts, or -1.
+    void choose(std::vector<int32_t>& found) const {
+        const bool lowest = item.params[1] != 0;
+        const int type = int(item.operands[1].type), last = free - 1;
+        const i64 n = count(2, last), low = std::min(n, std::max<i64>(0, bounds[last * BOUNDS + 2]));
+        const i64 high = std::min(n, bounds[last * BOUNDS + 3]);
+        std::vector<V> of_row(size_t(2 * n), V{});
+        V *best = of_row.data(), *value = best + n;
+        rows(2, [&](i64 row, const i64* window) {
+            for (int d = 0; d < last; ++d)
+                if (window[d] < bounds[d * BOUNDS + 2] || window[d] >= bounds[d * BOUNDS + 3]) return;
+            int32_t* own = found.data() + row * n;
+            int32_t number = 0;
+            i64 tap[DIMS] = {};
+            do {
+                bool inside = true;
+                const char* at = x + tap[last] * stride(1, last);
+                for (int d = 0; d < last; ++d) {
+                    const i64 place = window[d] * step(d) + tap[d];
+                    inside &= place >= bounds[d * BOUNDS] && place < bounds[d * BOUNDS + 1];
+                    at += place * stride(1, d);
                 }
-                if (exists && place[size_t(window)] == number) {
-                    V value;
-                    load(type, from, value);
-                    total = wrapped(type, combine(item.operations[1].step, total, value));
+                i64 from = std::max(low, first_from(bounds[last * BOUNDS] - tap[last], step(last)));
+                i64 to = std::min(high, first_from(bounds[last * BOUNDS + 1] - tap[last], step(last)));
+                if (!inside || from >= to) from = to = low;
+                const i64 next = step(last) * stride(1, last);
+                if (from < to) load_row(type, at + from * next, next, value + from, to - from);
+                if (lowest && low < high) {
+                    std::fill(value + low, value + from, absent);
+                    std::fill(value + to, value + high, absent);
+                    from = low, to = high;
                 }
-                for (int d = free - 1; d >= 0 && --tap[d] < 0; --d) tap[d] = size(d) - 1;
-            }
+                take_by(item.operations[0].step, best + from, own + from, value + from, number, to - from);
+                ++number;
+            } while (advance(tap, free, [&](int d) { return size(d); }));
+        });
+    }
+
+    // Each element of y takes the windows that chose it, those of later taps first.
+    template <class C>
+    void scatter(const std::vector<int32_t>& found, const i64* y_start, C combined) const {
+        const int last = free - 1, type = int(item.operands[2].type);
+        const i64 n = count(2, last), m = count(0, last), s = step(last);
+        i64 elements = m, taps = 1, tap[DIMS];
+        for (int d = 0; d < free; ++d) taps *= size(d), tap[d] = size(d) - 1, elements *= d < last ? count(0, d) : 1;
+        std::vector<V> total(size_t(elements), first), given(found.size());
+        rows(2, [&](i64 row, const i64* window) {
+            const char* from = source;
+            for (int d = 0; d < last; ++d) from += window[d] * stride(2, d);
+            load_row(type, from, stride(2, last), &given[size_t(row * n)], n);
+        });
+        for (i64 number = taps - 1; number >= 0; --number) {
+            const i64 shift = tap[last] - y_start[last];  // y's place of window 0
+            const i64 low = std::min(n, first_from(-shift, s)), high = std::min(n, first_from(m - shift, s));
+            rows(2, [&](i64 row, const i64* window) {
+                i64 line = 0;
+                for (int d = 0; d < last; ++d) {
+                    const i64 place = window[d] * step(d) + tap[d] - y_start[d];
+                    if (place < 0 || place >= count(0, d)) return;
+                    line = line * count(0, d) + place;
+                }
+                for (i64 w = low; w < high; ++w)
+                    if (found[size_t(row * n + w)] == number) {
+                        V& sum = total[size_t(line * m + w * s + shift)];
+                        sum = wrapped(type, combined(sum, given[size_t(row * n + w)]));
+                    }
+            });
+            for (int d = last; d >= 0 && --tap[d] < 0; --d) tap[d] = size(d) - 1;
+        }
+        rows(0, [&](i64 row, const i64* place) {
             char* to = y;
-            for (int d = 0; d < free; ++d) to += at[d] * stride(0, d);
-            store(int(out.type), to, total);
-        } while (advance(at, free, [&](int d) { return count(0, d); }));
+            for (int d = 0; d < last; ++d) to += place[d] * stride(0, d);
+            store_row(int(item.operands[0].type), to, stride(0, last), &total[size_t(row * m)], m);
+        });
+    }
+
+    void run(const i64* y_start) const {
+        i64 windows = 1;
+        for (int d = 0; d < free; ++d) windows *= count(2, d);
+        std::vector<int32_t> found(size_t(windows), -1);
+        choose(found);
+        const Step step = item.operations[1].step;
+        scatter(found, y_start, [step](V x, V y) { return combine(step, x, y); });
     }
 };
 
