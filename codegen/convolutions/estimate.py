@@ -147,7 +147,7 @@ def _loads(problem: Problem, schedule: Schedule, timing: Timing) -> int:
     if not schedule.comes.transposed:
         return 0
     extents = [min(a.extent(rows), a.size) for a, rows in zip(problem.axes, schedule.rows, strict=True)]
-    return _turned(problem, schedule, extents, min(timing.sizes.rows, timing.sizes.columns)).loads
+    return _transposing(problem, schedule, extents, min(timing.sizes.rows, timing.sizes.columns)).loads
 
 
 def _stores(problem: Problem, schedule: Schedule, timing: Timing) -> int:
@@ -184,12 +184,12 @@ def _transposed_image(problem: Problem, schedule: Schedule, extents: list[int], 
     """Positions are loaded onto the partitions, and transposed."""
     height = min(timing.sizes.rows, timing.sizes.columns)
     width = max(itemsize(problem.x.dtype), itemsize(problem.dtype))
-    turned = _turned(problem, schedule, extents, height)
-    loaded = timing.transfer(problem.partitions * problem.chunks * prod(extents) * width, turned.run * width)
-    return loaded + _transposed(problem, turned, timing)
+    transposed = _transposing(problem, schedule, extents, height)
+    loaded = timing.transfer(problem.partitions * problem.chunks * prod(extents) * width, transposed.run * width)
+    return loaded + _transposed(problem, transposed, timing)
 
 
-class Turned(NamedTuple):
+class Transposing(NamedTuple):
     """How a block is transposed."""
 
     run: int
@@ -197,50 +197,50 @@ class Turned(NamedTuple):
     loads: int
     rows: int
     """Positions of a transpose."""
-    turns: int
+    transposes: int
     together: int
     """Transposes of one chunk that may leave PSUM at once."""
     apart: int
     """Positions between those of a transpose."""
 
 
-def _turned(problem: Problem, schedule: Schedule, extents: list[int], height: int) -> Turned:
+def _transposing(problem: Problem, schedule: Schedule, extents: list[int], height: int) -> Transposing:
     features = min(problem.pack, problem.groups) * problem.inputs
     columns = extents[-1] if len(extents) > 1 else 1
     lines = extents[-2] if len(extents) > 2 else 1
     images = prod(extents) // (columns * lines)
     if schedule.comes is Comes.ROWS and lines > 1:
         wide = max(1, min(columns, schedule.row_bytes // (features * itemsize(problem.dtype))))
-        loads, turns = -(-lines // height) * -(-columns // wide), -(-lines // height) * columns
-        return Turned(wide * features, loads * images, min(lines, height), turns * images, 1, columns)
+        loads, transposes = -(-lines // height) * -(-columns // wide), -(-lines // height) * columns
+        return Transposing(wide * features, loads * images, min(lines, height), transposes * images, 1, columns)
     together = tiles_together(problem, schedule)
     if columns > height:
         tiles = -(-columns // height)
-        loads, rows, turns = lines * -(-tiles // together), -(-columns // tiles), lines * tiles
+        loads, rows, transposes = lines * -(-tiles // together), -(-columns // tiles), lines * tiles
     else:
         several = min(lines, max(1, height // columns))
         tiles = -(-lines // several)
         merged = len(problem.x.dims) < 4 or problem.x.dims[-2].stride == columns * problem.x.dims[-1].stride
-        loads, rows, turns = -(-tiles // together) * (1 if merged else several), several * columns, tiles
-    return Turned(features, loads * images, rows, turns * images, min(together, tiles), 1)
+        loads, rows, transposes = -(-tiles // together) * (1 if merged else several), several * columns, tiles
+    return Transposing(features, loads * images, rows, transposes * images, min(together, tiles), 1)
 
 
-def _transposed(problem: Problem, turned: Turned, timing: Timing) -> Work:
+def _transposed(problem: Problem, transposed: Transposing, timing: Timing) -> Work:
     """Transposes of positions with all chunks of features."""
-    chunks, partitions, sizes, rows = problem.chunks, problem.partitions, timing.sizes, turned.rows
+    chunks, partitions, sizes, rows = problem.chunks, problem.partitions, timing.sizes, transposed.rows
     width, parts, carrier, extract = itemsize(problem.dtype), 1, problem.dtype, NOTHING
     if not problem.fast:
         part, carrier = HALVES[width]
         parts = width // itemsize(part)
         tiles = (Tile(carrier),), (Tile(part, stride=width),)
         extract = _balanced("tensor_copy", chunks * partitions, tiles, timing)
-    stride = turned.apart * width
+    stride = transposed.apart * width
     out = Tile(problem.dtype, stride=stride) if parts == 1 else Tile(HALVES[width][0], stride=stride)
-    count = chunks if chunks > 1 else turned.together
+    count = chunks if chunks > 1 else transposed.together
     banks = max(1, -(-count * rows // sizes.bank_columns))
     left = _balanced("tensor_copy", min(count * rows, sizes.bank_columns), ((out,), (F32_PSUM,)), timing).times(banks)
     one = timing.product(partitions, rows, carrier).times(chunks) + left.times(chunks / count) + extract
-    return one.times(turned.turns * parts)
+    return one.times(transposed.transposes * parts)
 
 
 def _balanced(op: str, size: int, tiles: tuple[tuple[Tile, ...], tuple[Tile, ...]], timing: Timing) -> Work:
@@ -292,8 +292,8 @@ def _kernel(problem: Problem, schedule: Schedule, timing: Timing) -> tuple[Work,
         work, latency = timing.transfer(nbytes, run) + spread, latency + spread.bound + timing.latency(Stream.GPSIMD)
         if problem.kernel_in_rows:
             rows = min(problem.taps, timing.sizes.rows)
-            turned = Turned(0, 0, rows, -(-problem.taps // rows) * problem.outputs, 1, 1)
-            work = timing.transfer(nbytes, schedule.outputs * width) + spread + _transposed(problem, turned, timing)
+            transposed = Transposing(0, 0, rows, -(-problem.taps // rows) * problem.outputs, 1, 1)
+            work = timing.transfer(nbytes, schedule.outputs * width) + spread + _transposed(problem, transposed, timing)
             latency += _turnaround(problem, timing)
     elif way is Kernel.LAID_OUT:
         work = timing.transfer(elements * width, prod(taps) * schedule.outputs * width)
@@ -314,8 +314,8 @@ def _kernel(problem: Problem, schedule: Schedule, timing: Timing) -> tuple[Work,
         work = timing.transfer(elements * width, problem.w.run((1, inputs if dense else 1, *box)))
         height = min(timing.sizes.rows, timing.sizes.columns)
         tiles = -(-schedule.outputs // height)
-        turned = Turned(0, 0, min(schedule.outputs, height), tiles * problem.taps, 1, 1)
-        work += _transposed(problem, turned, timing)
+        transposed = Transposing(0, 0, min(schedule.outputs, height), tiles * problem.taps, 1, 1)
+        work += _transposed(problem, transposed, timing)
         latency += _turnaround(problem, timing)
         if problem.pack > 1:
             outputs = problem.taps * schedule.outputs

@@ -7,7 +7,7 @@ from itertools import product
 from math import prod
 
 from neuronx_cc.codegen.convolutions.gradient_diagonal import drained
-from neuronx_cc.codegen.convolutions.gradient_plan import ENOUGH, GROUP, Loading, blocks_of, turn_columns
+from neuronx_cc.codegen.convolutions.gradient_plan import ENOUGH, GROUP, Loading, blocks_of, transposed_columns
 from neuronx_cc.codegen.convolutions.gradient_problem import Problem, loadings
 from neuronx_cc.codegen.convolutions.gradient_schedule import Frame, Schedule, frame, frame_of
 from neuronx_cc.ir.isa.program import Stream
@@ -98,7 +98,7 @@ def estimate(problem: Problem, schedule: Schedule, timing: Timing) -> float:
     rounds = -(-problem.groups // framed.together)
     for total, size in zip(face.kept, schedule.slabs, strict=True):
         rounds *= -(-total * framed.together // size)
-    tensor = (spread.products + again * spread.turns) * column + again * _turnarounds(framed, schedule)
+    tensor = (spread.products + again * spread.transposes) * column + again * _turnarounds(framed, schedule)
     # what is transposed is staged meanwhile; of what is loaded in place, a second buffer of tiles
     tensor = max(tensor, again * framed.loads(schedule.rows) * column)
     loads = again * spread.loads * column
@@ -116,7 +116,7 @@ def _turnarounds(framed: Frame, schedule: Schedule) -> float:
     tiles = spread.tiles, prod(spread.inner)
     for count, loaded, features in zip(tiles, schedule.loaded, schedule.slabs, strict=True):
         if loaded is Loading.TURNED:
-            wait += count / GROUP * max(0.0, each - GROUP * turn_columns(framed.pace, features) * column)
+            wait += count / GROUP * max(0.0, each - GROUP * transposed_columns(framed.pace, features) * column)
     return wait
 
 

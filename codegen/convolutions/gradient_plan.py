@@ -116,7 +116,7 @@ class Spread:
     reach: tuple[Reach, ...]
     products: int
     """Columns that TensorE takes to multiply."""
-    turns: int
+    transposes: int
     """Columns that it takes to transpose."""
     loads: int
     """Columns in the time of loading what is not transposed."""
@@ -146,24 +146,24 @@ def spread_of(
     least, cost = 0, (0, 0, 0)
     taps = prod([steps.taps for steps in axes])
     sums = columns or taps * -(-left // pace.rows) * max(right, 64)
-    features, turned = (left, right), [turn_columns(pace, count) for count in (left, right)]
+    features, transposed = (left, right), [transposed_columns(pace, count) for count in (left, right)]
     for dealt in _dealt_out([_ways(steps, pace.rows, bool(loaded[0])) for steps in axes], pace.rows):
         positions = prod([each.inner for each in dealt])
         products = positions * sums
         if (best is not None and products >= least) or sum([each.partitions > 1 for each in dealt]) > MAX_FREE_DIMS:
             continue
-        turns, loads = 0, 0
+        transposes, loads = 0, 0
         last = dealt[-1]
         sides = (prod([each.tiles for each in dealt]), last.reach.loops[0]), (positions, (last.inner, 1))
         for side, (tiles, (count, distance)) in enumerate(sides):
             if loaded[side] is Loading.TURNED:
-                turns += int(tiles * turned[side])
+                transposes += int(tiles * transposed[side])
                 continue
             rows = prod([each.partitions for each in dealt]) * (tiles // (last.inner if side else last.tiles))
             near = distance == 1 and (whole[side] or loaded[side] is Loading.PLANES)
             loads += _load_columns(pace, loaded[side], rows, count, features[side], near)
-        if best is None or products + turns + loads < least:
-            best, least, cost = dealt, products + turns + loads, (products, turns, loads)
+        if best is None or products + transposes + loads < least:
+            best, least, cost = dealt, products + transposes + loads, (products, transposes, loads)
     assert best is not None, "one partition always does"
     partitions, inner, reach, _ = zip(*best, strict=True)
     return Spread(partitions, inner, reach, *cost)
@@ -192,7 +192,7 @@ def tiles_of(spread: Spread, axes: Sequence[Axis]) -> tuple[Tiles, Tiles]:
     return Tiles(spread.partitions, apart, spread.reach), Tiles(spread.partitions, spread.inner, plain)
 
 
-def turn_columns(pace: Pace, features: int) -> float:
+def transposed_columns(pace: Pace, features: int) -> float:
     """Columns that a transposed tile takes, in both halves of its bits or as values, with the time of loading it."""
     return pace.turn * (max(64, features) + 32 * -(-features // pace.rows))
 

@@ -91,8 +91,8 @@ def _contracted(op: hlo.ConvolutionOp, build: Build, inner: bool) -> Value:
 def _spread(op: hlo.ConvolutionOp, build: Build) -> Value:
     """Each element of the image times the whole kernel, window by window."""
     dims, kernel = op.dims.data, op.rhs
-    turned = [dims.rhs_spatial[n] for n, dim in enumerate(op.window.data) if dim.size > 1 and not dim.reversal]
-    kernel = build.reverse(kernel, turned) if turned else kernel
+    reversed_dims = [dims.rhs_spatial[n] for n, dim in enumerate(op.window.data) if dim.size > 1 and not dim.reversal]
+    kernel = build.reverse(kernel, reversed_dims) if reversed_dims else kernel
     positions = [dims.lhs_batch, *dims.lhs_spatial]
     windows = [*dims.rhs_spatial, dims.rhs_output_feature]
     lhs = _matrix(build, op.lhs, positions, [dims.lhs_feature])
@@ -113,8 +113,8 @@ def _spread(op: hlo.ConvolutionOp, build: Build) -> Value:
 
 def _matrix(build: Build, value: Value, rows: Axes, columns: Axes) -> Value:
     sizes = hlo.shape_of(value).dims
-    turned = build.transpose(value, [*rows, *columns])
-    return build.reshape(turned, [prod(sizes[axis] for axis in rows), prod(sizes[axis] for axis in columns)])
+    ordered = build.transpose(value, [*rows, *columns])
+    return build.reshape(ordered, [prod(sizes[axis] for axis in rows), prod(sizes[axis] for axis in columns)])
 
 
 def _dot(op: hlo.ConvolutionOp, build: Build, lhs: Value, rhs: Value, contracted: int = 1) -> Value:
