@@ -35,6 +35,8 @@ def choose_input(context: Context, plan: MapPlan, value: hlo.SSAValue) -> View:
     """A home that the kernel can address: resident with the same partitions, else HBM (copied if it lies across)."""
     if value in plan.transposed:
         return plan.transposed[value]
+    if value in plan.copied:
+        return plan.copied[value]
     for view in context.views(value):
         full = full_view(view, plan.kernel)
         scalar = plan.partitions is None and not squeezed(view).dims

@@ -16,7 +16,7 @@ from neuronx_cc.codegen.emission.tiles import TilePool
 from neuronx_cc.codegen.emission.views import View
 from neuronx_cc.codegen.formation.columns import sections_of, sums_in
 from neuronx_cc.codegen.formation.graph import Kernel
-from neuronx_cc.codegen.maps import apart, transposed
+from neuronx_cc.codegen.maps import apart, shared_rows, transposed
 from neuronx_cc.codegen.maps.ahead import copy_ahead
 from neuronx_cc.codegen.maps.area import Area, is_cut_by
 from neuronx_cc.codegen.maps.axes import axes_view, full_view
@@ -25,7 +25,7 @@ from neuronx_cc.codegen.maps.column_sums import ColumnSums
 from neuronx_cc.codegen.maps.homes import choose_input, choose_output
 from neuronx_cc.codegen.maps.joined import choose_plan
 from neuronx_cc.codegen.maps.lifetimes import Member
-from neuronx_cc.codegen.maps.parts import fitting, too_long
+from neuronx_cc.codegen.maps.parts import fits, fitting, too_long
 from neuronx_cc.codegen.maps.plan import MapPlan, results_of
 from neuronx_cc.codegen.maps.scanned import cuts_rows, handed_on
 from neuronx_cc.codegen.maps.space import Views
@@ -38,7 +38,7 @@ def lower(context: Context, kernel: Kernel, member: Member, step: int) -> None:
     """Emit ``kernel``, in parts if rows that are reduced do not fit SBUF, and give its results homes."""
     # column sums come last: what they read stays while TensorE is at it, and no engine waits to write over it
     kernel.ops.sort(key=kernel.sums_columns)
-    along = cuts_rows(context, kernel, member)
+    along = cuts_rows(context, kernel, member) and not fits(context, kernel, member, step)
     kernels = apart.parts_of(context, kernel, member)
     for part in chain.from_iterable(fitting(context, each, member, step) for each in kernels):
         first = part.ops[0]
@@ -55,6 +55,7 @@ def _lower_part(context: Context, kernel: Kernel, member: Member, step: int, alo
     results = results_of(context, kernel, member)
     transposed.turn(context, plan, external)
     copy_ahead(context, plan, external, results)
+    shared_rows.copy_in_order(context, plan, external, results)
     inputs = {value: choose_input(context, plan, value) for value in external}
     outputs: Views = {}
     for value in results:

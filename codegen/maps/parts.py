@@ -40,7 +40,7 @@ def fitting(context: Context, kernel: Kernel, member: Member, step: int) -> Iter
 
     A part is to be emitted before the next one is asked for, which finds the room that its results have left.
     """
-    if len(kernel.ops) == 1 or _fits(context, kernel, member, step):
+    if len(kernel.ops) == 1 or fits(context, kernel, member, step):
         yield kernel
         return
     parts = []
@@ -52,10 +52,13 @@ def fitting(context: Context, kernel: Kernel, member: Member, step: int) -> Iter
         member.update({op.results[0]: part for op in ops})
         parts.append(part)
     for part in parts:
+        if part.reduced and part.scanned >= 0 and len(part.ops) == 1 and not fits(context, part, member, step):
+            part = replace(part, scanned=-1)  # a fold need not hold whole rows of a scan
+            member[part.ops[0].results[0]] = part
         yield from fitting(context, part, member, step)
 
 
-def _fits(context: Context, kernel: Kernel, member: Member, step: int) -> bool:
+def fits(context: Context, kernel: Kernel, member: Member, step: int) -> bool:
     """Whether the smallest tiles of ``kernel`` fit beside those of its results that stay on chip."""
     whole = set(range(len(kernel.rows), len(kernel.shape))) if kernel.reduced else set()
     row = prod(kernel.shape[axis] for axis in whole | ({kernel.scanned} - {-1}))

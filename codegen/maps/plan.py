@@ -53,6 +53,8 @@ class MapPlan:
     partitions: Partitions | None = None
     transposed: dict[hlo.SSAValue, View] = field(default_factory=dict)
     """Inputs whose neighbours in memory go to different partitions: see ``maps.transposed``."""
+    copied: dict[hlo.SSAValue, View] = field(default_factory=dict)
+    """Inputs that all partitions read, and their copies in the order of tiles: see ``maps.shared_rows``."""
     along: int = -1
     """The axis of rows that are folded along which neighbours in memory lie, of all large inputs; -1 without one."""
 

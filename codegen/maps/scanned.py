@@ -17,14 +17,10 @@ from neuronx_cc.codegen.maps.plan import MapPlan, external_operands, results_of
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.types import itemsize
 
-LEAST_HELD = 4
-"""Rows of a scan, with what lies innermost, of which SBUF holds fewer are cut."""
-
 
 def cuts_rows(context: Context, kernel: Kernel, member: dict[hlo.SSAValue, Kernel]) -> bool:
-    """Whether long rows of a scan may be cut in any dim but the scanned one, for all arrays along it are its own."""
-    row = prod(kernel.shape[axis] for axis in {kernel.scanned, len(kernel.shape) - 1}) if kernel.scanned >= 0 else 0
-    if LEAST_HELD * row * itemsize("f32") <= context.sizes.sbuf_bytes:
+    """Whether rows of a scan may be cut in any dim but the scanned one, for all arrays along it are its own."""
+    if kernel.scanned < 0:
         return False
     size = prod(kernel.shape)
     views = [
