@@ -27,6 +27,7 @@ PASSES = {
         "cast_on_load",
         "check_operators",
         "check_shares",
+        "chunk_scans",
         "clean_casts",
         "cse",
         "dce",

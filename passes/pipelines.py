@@ -84,6 +84,7 @@ DEFAULT_PIPELINE: Pipeline = (
             "even_rows",
             "query_rows",
             "thin_dots",
+            "chunk_scans",
             "merge_contracted",
             "features_first",
             "split_large_windows",

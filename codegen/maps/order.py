@@ -42,6 +42,8 @@ def paired(space: IterSpace, views: Sequence[View], kernel: Kernel, rows: int) -
         atoms[cut].stride and atoms[along].stride and not repeats_row(view, atoms, partitions)
         for view, atoms in zip(views, space.atoms[1:], strict=True)
     )
+    if not moved and space.sizes[cut] == 2 and cut - 1 in reduced and space.axes[cut - 1] == space.axes[cut]:
+        return space, cut  # an array lies in pairs
     if moved or space.sizes[cut] % 2 or space.sizes[cut] == 2:
         return space, -1
     half = space.sizes[cut] // 2

@@ -21,8 +21,6 @@ from neuronx_cc.passes.expansions.build import Build, Value
 
 SHORT = 64
 """Iterations whose elements of several neighbours in memory a partition holds well."""
-MOST_STRETCHES = 32
-"""Into which the iterations are cut whose elements a partition does not hold at once."""
 TILE = 4096
 """Elements of all iterations and neighbours in memory, of which a partition holds several arrays."""
 
@@ -211,30 +209,10 @@ class Line:
         if (outer, inner) not in scans.RECURRENCES:
             return None
         body = module.computation(scans.recurrence_body(build, outer, inner, dtype))
-        if self.trips > scans.longest(build, body) and prod(hlo.shape_of(initial).dims) >= PARTITIONS:
-            return self._chained(update, initial, -(-self.trips // scans.longest(build, body)))
         start = build.each(update.outer, build.each(update.inner, update.a, self.spread(initial)), update.b)
         terms = self.at_start(start, update.b)
         arrays = [update.a, terms]
         return self._flat(arrays, lambda flat: scans.running(build, flat, body, 0, self.reverse)[1])
-
-    def _chained(self, update: Update, initial: Value, count: int) -> Value | None:
-        """States of ``count`` stretches of iterations, each of which begins with what the one before it leaves."""
-        if count > MOST_STRETCHES:
-            return None
-        build, length, found = self.build, -(-self.trips // count), list[Value]()
-        assert update.a is not None
-        assert update.b is not None
-        stretches = [(at, min(at + length, self.trips)) for at in range(0, self.trips, length)]
-        for low, high in stretches[:: -1 if self.reverse else 1]:
-            part = replace(update, a=build.slice(update.a, 0, low, high), b=build.slice(update.b, 0, low, high))
-            line = replace(self, trips=high - low)
-            states = line.states(part, initial)
-            if states is None:
-                return None
-            found.append(states)
-            initial = line.last(states)
-        return build.concatenate(found[:: -1 if self.reverse else 1], 0)
 
     def _flat(self, arrays: list[Value], scan: Callable[[list[Value]], Value | None]) -> Value | None:
         """``scan`` of arrays in the dims in which it takes least time.

@@ -10,6 +10,7 @@ from math import prod
 
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo.editing import defining_op, ops_of
+from neuronx_cc.ir.isa.limits import PARTITIONS
 from neuronx_cc.ir.scans import PREVIOUS, TARGET, scan_of
 from neuronx_cc.ir.types import FLOATS
 from neuronx_cc.passes.expansions import log_sum_exp
@@ -89,6 +90,14 @@ def longest(build: Build, body: hlo.ComputationOp) -> int:
     return max(1, min(LONGEST, build.timing.sizes.sbuf_share(SHARE) // (8 * arrays + 4 + 2 * ops)))
 
 
+def goes_on(body: hlo.ComputationOp, dims: Sequence[int], axis: int) -> bool:
+    """Whether a scan of any length stays one, of which ``passes.chunk_scans`` makes a loop over ranges: a recurrence of
+    so many rows, which lie apart in memory, that all partitions have some.
+    """
+    rows = prod(dims) // max(1, dims[axis])
+    return recurrence(body) is not None and axis < len(dims) - 1 and rows >= PARTITIONS
+
+
 def running(build: Build, arrays: Sequence[Value], body: hlo.ComputationOp, axis: int, reverse: bool) -> list[Value]:
     """All arrays of the scan of ``arrays`` by ``body``; what is not used is left to ``dce``.
 
@@ -97,7 +106,7 @@ def running(build: Build, arrays: Sequence[Value], body: hlo.ComputationOp, axis
     """
     dims = hlo.shape_of(arrays[0]).dims
     size, rows = dims[axis], prod(dims) // max(1, dims[axis])
-    if size <= longest(build, body):
+    if size <= longest(build, body) or goes_on(body, dims, axis):
         return _whole(build, arrays, body, axis, reverse)
     if reverse:
         turned = running(build, [build.reverse(array, [axis]) for array in arrays], body, axis, False)
