@@ -201,7 +201,7 @@ class _Region:
 
         done = b.loop(count, [*states, *whole, *self.given], step)
         arrays = dict(zip(stacked, done[len(scans_in) :], strict=False))
-        lasts = dict(zip((op.results[0] for op in scans_in), done, strict=False))
+        lasts: dict[Value, Value] = dict(zip((op.results[0] for op in scans_in), done, strict=False))
         for value, taken in zip(self.made, ends, strict=True):
             inside = set(self.ops)
             for user, is_end in zip([x for x in users(value) if x not in inside], taken, strict=True):
