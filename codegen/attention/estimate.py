@@ -38,8 +38,9 @@ DRAWN = 1.15
 """How much longer a block takes than its transfers, which wait for buffers now and then."""
 FILLED = 0.3
 """Part of the steps until all engines have work that the blocks ahead of them, of another iteration, do not fill."""
-AWAITED = 0.9
-"""Times that a block waits for the latency of transfers, beside those of other blocks under way."""
+AWAITED = 0.55
+"""Times that a block waits for the latency of transfers for each of the blocks that are to be under way, of as many
+heads as have theirs on the way."""
 PAUSED = 0.2
 """Part of the time of a block that engines pause for keys and values as many times as are there."""
 UNHIDDEN = 0.6
@@ -235,7 +236,7 @@ def estimate(problem: Problem, schedule: Schedule, timing: Timing) -> float:
     wanted = min(UNDER_WAY, 1 + ceil((UNDER_WAY - 1) / sharing))
     slower = 1 + PAUSED * max(0.0, wanted / schedule.staged - 1)
     slower *= 1 + FILLED * (UNDER_WAY - 1) / (heads_at_once(p, schedule, timing.sizes) * p.groups * blocks * sections)
-    moved = DRAWN * each.bound + AWAITED * timing.transfer_latency / schedule.staged
+    moved = DRAWN * each.bound + AWAITED * wanted * timing.transfer_latency / schedule.staged
     spent = max((ENGAGED * engines.bound + handed) * slower, moved)
     if schedule.scores == 1:
         spent = alone

@@ -34,6 +34,8 @@ UNDER_WAY = 4
 """Steps from the scores of a block to what is made of them."""
 STAGED = UNDER_WAY
 """Heads, or sections, whose keys and values are there, where blocks of several are under way at once."""
+AHEAD = 2
+"""How many times as many, where they are so small that their transfers wait for each other more than they take."""
 BUNCH = 4
 """Blocks of rows that an iteration takes, where one section has all columns."""
 BUNCHES = (4, 8, 16)
@@ -333,7 +335,8 @@ def schedules(problem: Problem, sizes: Sizes) -> Iterator[Schedule]:
         return
     p, blocks = problem, problem.groups * ceil(problem.rows / sizes.columns)
     ahead = 2 if blocks > 2 else STAGED
-    whole = ((2, ahead), (1, 1)) if p.heads > 1 else ((2, 1), (1, 1))
+    several = sorted({2, ahead, AHEAD * ahead})
+    whole = ((2, ahead), (2, AHEAD * ahead), (1, 1)) if p.heads > 1 else ((2, 1), (1, 1))
     found = [Schedule(scores, staged, p.columns, BUNCH) for scores, staged in whole]
     for count in SECTIONS:
         section = sizes.bank_columns * ceil(p.columns / (count * sizes.bank_columns))
@@ -345,7 +348,7 @@ def schedules(problem: Problem, sizes: Sizes) -> Iterator[Schedule]:
                 ]
     most = min(p.beside, MOST_TOGETHER) if p.columns <= sizes.bank_columns else 1  # more fill banks by themselves
     beside = [heads for heads in range(2, most + 1) if not p.beside % heads]
-    found += [Schedule(2, staged, p.columns, BUNCH, together=heads) for heads in beside for staged in {2, ahead}]
+    found += [Schedule(2, staged, p.columns, BUNCH, together=heads) for heads in beside for staged in several]
     own = p.groups * p.rows
     packs = [heads for heads in range(1, p.beside + 1) if not p.beside % heads]
     packs += [p.beside * several for several in range(2, p.around + 1) if not p.around % several]
