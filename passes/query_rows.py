@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import HloModule
-from neuronx_cc.ir.hlo.editing import defining_op, ops_of, replace
-from neuronx_cc.passes.expansions.build import Build, Value
+from neuronx_cc.ir.hlo.editing import ops_of, replace
+from neuronx_cc.passes.analysis.attentions import scores_of
+from neuronx_cc.passes.expansions.build import Build
 from neuronx_cc.passes.manager import PassContext, only_for
 
 
@@ -26,30 +27,8 @@ def run(module: HloModule, context: PassContext) -> None:
 
 def _scores(product: hlo.DotOp) -> hlo.DotOp | None:
     """The contraction of whose results ``product`` multiplies exponentials, if one of both lacks a row."""
-    if not product.dims.data.lhs_batch:
-        return None
-    for operand in product.operands:
-        exponential = _found(operand, hlo.ExponentialOp)
-        scores = None if exponential is None else _found(exponential.operands[0], hlo.DotOp)
-        if isinstance(scores, hlo.DotOp) and not all((*_own(product), *_own(scores))):
-            return scores
-    return None
-
-
-def _found(value: Value, kind: type[hlo.HloOp]) -> hlo.HloOp | None:
-    """The nearest op of ``kind`` that ``value`` is made of, element by element."""
-    pending, seen = [value], {value}
-    while pending:
-        op = defining_op(pending.pop())
-        if isinstance(op, kind):
-            return op
-        if isinstance(op, hlo.ElementwiseOp | hlo.ReshapeOp | hlo.TransposeOp):
-            size = op.shape.size
-            for operand in reversed(op.operands):
-                if hlo.shape_of(operand).size == size and operand not in seen:
-                    seen.add(operand)
-                    pending.append(operand)
-    return None
+    scores = scores_of(product)
+    return scores if scores is not None and not all((*_own(product), *_own(scores))) else None
 
 
 def _own(op: hlo.DotOp) -> tuple[int, int]:

@@ -20,6 +20,7 @@ from neuronx_cc.ir.hlo.editing import ops_of, replace
 from neuronx_cc.ir.isa.program import Stream
 from neuronx_cc.ir.isa.timing import F32, F32_PSUM, NOTHING, Tile, Timing, Work
 from neuronx_cc.ir.types import itemsize
+from neuronx_cc.passes.analysis.attentions import scores_of
 from neuronx_cc.passes.expansions.build import Build, Value
 from neuronx_cc.passes.expansions.eight_bit_floats import LATE
 from neuronx_cc.passes.manager import PassContext, only_for
@@ -34,6 +35,8 @@ LEAST_QUERIES = 16
 """Rows of an attention from which it takes several batch indices together, however few features they have."""
 LEAST_FEATURES = 8
 """Terms of a product of an attention, at least; outer products have fewer."""
+TOGETHER = 1.35
+"""How many times less an attention takes in one kernel than its contractions, whose engines work side by side there."""
 LEAST_MATRIX = 1 << 20
 """Elements of a matrix from which it pays that TensorE need not transpose it."""
 LONGEST_MATRIX_ROW = 8192
@@ -51,19 +54,38 @@ these kernels wait.
 @only_for(hlo.DotOp)
 def run(module: HloModule, context: PassContext) -> None:
     for computation in module.computations():
+        narrow = _in_attentions(computation, context)
         for op in ops_of(computation.block):
-            if isinstance(op, hlo.DotOp) and (made := _instead(module, op, context)) is not None:
+            if isinstance(op, hlo.DotOp) and (made := _instead(module, op, narrow, context)) is not None:
                 replace(op, made)
 
 
-def _instead(module: HloModule, op: hlo.DotOp, context: PassContext) -> Value | None:
-    """What ``op`` becomes, if not TensorE computes it."""
+def _in_attentions(computation: hlo.ComputationOp, context: PassContext) -> dict[hlo.Operation, bool]:
+    """The contractions on both sides of a softmax, and whether Vector takes less time for both of them together.
+
+    One kernel makes both on TensorE, with the softmax between; only one of them on Vector has none of that.
+    """
+    found: dict[hlo.Operation, bool] = {}
+    for op in ops_of(computation.block):
+        scores = scores_of(op) if isinstance(op, hlo.DotOp) else None
+        if scores is not None and isinstance(op, hlo.DotOp):
+            both = [(each, *_sides(each)) for each in (scores, op)]
+            narrow = all(_may_be_narrow(*each, context) for each in both)
+            if narrow:
+                vector = sum(_on_vector(*each, context.timing) for each in both)
+                narrow = vector * TOGETHER < sum(_on_tensor(*each, context) for each in both)
+            found |= {op: narrow, scores: narrow}
+    return found
+
+
+def _instead(
+    module: HloModule, op: hlo.DotOp, narrow: Mapping[hlo.Operation, bool], context: PassContext
+) -> Value | None:
+    """What ``op`` becomes, if not TensorE computes it; ``narrow``: what is known of contractions of attentions."""
     if _is_of_vectors(op):
         return _inner_product(Build.before(module, op), op)
-    dims = op.dims.data
-    lhs = _Side(op.lhs, dims.lhs_batch, dims.lhs_contracting, "m")
-    rhs = _Side(op.rhs, dims.rhs_batch, dims.rhs_contracting, "n")
-    if _is_narrow(op, lhs, rhs, context):
+    lhs, rhs = _sides(op)
+    if narrow[op] if op in narrow else _is_narrow(op, lhs, rhs, context):
         return _sum_of_products(Build.before(module, op), op, lhs, rhs, context.timing.sizes.partitions)
     for matrix, vector in ((lhs, rhs), (rhs, lhs)):
         if _is_of_rows(op, matrix, vector) and not _is_for_tensor(op, matrix, context):
@@ -112,11 +134,23 @@ class _Side:
         return (("b", self.batch), ("k", self.contracted), (self.name, free))
 
 
+def _sides(op: hlo.DotOp) -> tuple[_Side, _Side]:
+    dims = op.dims.data
+    lhs = _Side(op.lhs, dims.lhs_batch, dims.lhs_contracting, "m")
+    return lhs, _Side(op.rhs, dims.rhs_batch, dims.rhs_contracting, "n")
+
+
 # ---- what is narrow -------------------------------------------------------------------------------------------
 
 
 def _is_narrow(op: hlo.DotOp, lhs: _Side, rhs: _Side, context: PassContext) -> bool:
     """Whether Vector makes sums of products in less time than TensorE."""
+    fits = _may_be_narrow(op, lhs, rhs, context)
+    return fits and _on_vector(op, lhs, rhs, context.timing) < _on_tensor(op, lhs, rhs, context)
+
+
+def _may_be_narrow(op: hlo.DotOp, lhs: _Side, rhs: _Side, context: PassContext) -> bool:
+    """Whether Vector may make the sums of products."""
     terms = prod(lhs.shape.dims[dim] for dim in lhs.contracted)
     if not {lhs.shape.dtype, rhs.shape.dtype, op.shape.dtype} <= SUMMED or terms > MOST_CONTRACTED:
         return False
@@ -127,7 +161,7 @@ def _is_narrow(op: hlo.DotOp, lhs: _Side, rhs: _Side, context: PassContext) -> b
     deep = middle >= columns // LEAST_DEPTH or (queries >= LEAST_QUERIES and queries > terms)
     if attends and lhs.batch and lhs.kept and rhs.kept and 2 * most >= columns and deep:
         return False  # attentions of few rows have kernels that take several batch indices together
-    return op.shape.size > 0 and _on_vector(op, lhs, rhs, context.timing) < _on_tensor(op, lhs, rhs, context)
+    return op.shape.size > 0
 
 
 def _on_vector(op: hlo.DotOp, lhs: _Side, rhs: _Side, timing: Timing) -> float:
