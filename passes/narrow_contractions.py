@@ -18,6 +18,7 @@ import numpy as np
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import HloModule, SliceDim
 from neuronx_cc.ir.hlo.editing import copy_op, defining_op, insert_before, insert_constant, ops_of, replace
+from neuronx_cc.ir.scans import scan_of
 from neuronx_cc.passes.analysis.values import constant_of, splat_number
 from neuronx_cc.passes.manager import PassContext, only_for
 
@@ -184,7 +185,11 @@ def _narrow(module: HloModule, computation: hlo.ComputationOp) -> None:
         box = wanted.get(op.results[0])
         if not isinstance(op.results[0].type, hlo.ArrayType):
             box = None
-        if box is not None and isinstance(op, hlo.DotOp) and _volume(box) > WORTH * op.shape.size:
+        if (
+            box is not None
+            and isinstance(op, hlo.DotOp)
+            and (_volume(box) > WORTH * op.shape.size or _cuts_scan(op, box))
+        ):
             box = wanted[op.results[0]] = _whole(op.results[0])
         demands = [None] * len(op.operands) if box is None else _demands(op, box)
         for operand, demand in zip(op.operands, demands, strict=True):
@@ -239,6 +244,16 @@ def _demands(op: hlo.HloOp, box: Box) -> list[Box | None]:
         case hlo.ElementwiseOp():
             return [box if hlo.shape_of(each).dims == op.shape.dims else None for each in op.operands]
     return [None] * len(op.operands)
+
+
+def _cuts_scan(op: hlo.DotOp, box: Box) -> bool:
+    """Whether ``box`` leaves steps of a scan out, all of which are made; with the contraction no state is stored."""
+    for operand, demand in zip(op.operands, _of_operands(op, box), strict=True):
+        maker = defining_op(operand)
+        scan = scan_of(maker) if maker is not None else None
+        if scan is not None and demand is not None and demand[scan.axis] != _whole(operand)[scan.axis]:
+            return True
+    return False
 
 
 def _of_operands(op: hlo.DotOp, box: Box) -> list[Box | None]:

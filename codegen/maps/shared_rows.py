@@ -23,6 +23,8 @@ from neuronx_cc.ir.isa.timing import Timing
 from neuronx_cc.ir.types import itemsize
 
 PAIR = 2
+SHARE = (1, 4)
+"""Of a partition of SBUF, that a row takes at most with what lies between its elements."""
 
 
 def copy_in_order(
@@ -41,7 +43,7 @@ def copy_in_order(
         axes = [axis for axis in varying(view) if axis != kernel.scanned]
         order = [*axes, kernel.scanned]
         cut = axes[-1] if pairs and axes and axes[-1] == len(kernel.shape) - 1 else -1
-        if not _pays(context.timing, plan, view, order, cut):
+        if _is_spread(context.timing, view, order) or not _pays(context.timing, plan, view, order, cut):
             continue
         target = _in_order(context, value, view, order, cut)
         homes = chain(context.views(value), (context.hbm(value) for _ in range(1)))
@@ -80,6 +82,12 @@ def _pairs(plan: MapPlan, others: Sequence[View], results: Sequence[hlo.SSAValue
     whole = any(not kernel.is_row(hlo.shape_of(value)) for value in results)
     moved = any({last, kernel.scanned} <= {*varying(view)} for view in others)
     return kernel.shape[kernel.scanned] >= LEAST_SCANNED and not whole and not moved
+
+
+def _is_spread(timing: Timing, view: View, order: Sequence[int]) -> bool:
+    """Whether there is one row, loaded once as it lies and repeated over the partitions (``inputs.spread_row``)."""
+    span = sum((atom.size - 1) * abs(atom.stride) for axis in order for atom in view.dims[axis])
+    return len(order) <= 2 and span <= timing.sizes.sbuf_share(SHARE)
 
 
 def _pays(timing: Timing, plan: MapPlan, view: View, order: Sequence[int], cut: int) -> bool:

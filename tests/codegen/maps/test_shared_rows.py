@@ -104,3 +104,16 @@ def test_time_is_that_of_vector(sizes: tuple[int, ...], how: str) -> None:
     elements = max(1, sizes[0]) * sizes[1] * sizes[2] * sizes[3]
     timing = Timing(find_machine("trn1"))
     assert time < 32 * elements / timing.sizes.partitions * timing.cycle(neuronx_cc.ir.isa.program.Stream.VECTOR)
+
+
+@pytest.mark.parametrize("sizes", [(0, 128, 512, 16), (2, 300, 256, 16)])
+def test_no_state_is_stored_for_the_last_step(sizes: tuple[int, ...]) -> None:
+    """What is read of the last step alone takes no longer than all of it."""
+    function, dims = selective_scan(*sizes, "time last")  # type: ignore[arg-type]
+    last = lambda *given: function(*given)[..., -1:, :]  # noqa: E731
+    shapes = [jax.ShapeDtypeStruct(each, jnp.float32) for each in dims]
+    times = []
+    for each in (function, last):
+        compiled = neuronx_cc.compile(jax.jit(each).lower(*shapes), auto_cast="none")
+        times.append(compiled.run([], timing_only=True).report.kernel_ns)
+    assert times[1] < 1.05 * times[0]
