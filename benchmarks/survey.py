@@ -2,9 +2,9 @@
 
     python benchmarks/survey.py [--seed 1] [--each 2] [--auto-cast none] [--save FILE] [--before FILE] [KIND ...]
 
-The programs are those of ``survey_programs.py``. The bound is the roofline of ``programs.py`` with what a small program
-cannot avoid, ``LATENCY``; loops count once for each iteration. Programs are printed by how many times their bound they
-take, the worst last, then those that an earlier run saw at another time.
+The programs are those of ``survey_programs.py`` and ``survey_blocks.py``. The bound is the roofline of ``programs.py``
+with what a small program cannot avoid, ``LATENCY``; loops count once for each iteration. Programs are printed by how
+many times their bound they take, the worst last, then those that an earlier run saw at another time.
 """
 
 import argparse
@@ -19,6 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "examples"))
 
 import jax
 import numpy as np
+import survey_blocks  # noqa: F401  # adds its kinds
 from lowering import lower
 from programs import inner, roofline, simulated, work_of
 from survey_programs import KINDS, Draw
