@@ -335,7 +335,7 @@ def schedules(problem: Problem, sizes: Sizes) -> Iterator[Schedule]:
         return
     p, blocks = problem, problem.groups * ceil(problem.rows / sizes.columns)
     ahead = 2 if blocks > 2 else STAGED
-    several = sorted({2, ahead, AHEAD * ahead})
+    heads_there = sorted({2, ahead, AHEAD * ahead})
     whole = ((2, ahead), (2, AHEAD * ahead), (1, 1)) if p.heads > 1 else ((2, 1), (1, 1))
     found = [Schedule(scores, staged, p.columns, BUNCH) for scores, staged in whole]
     for count in SECTIONS:
@@ -348,7 +348,7 @@ def schedules(problem: Problem, sizes: Sizes) -> Iterator[Schedule]:
                 ]
     most = min(p.beside, MOST_TOGETHER) if p.columns <= sizes.bank_columns else 1  # more fill banks by themselves
     beside = [heads for heads in range(2, most + 1) if not p.beside % heads]
-    found += [Schedule(2, staged, p.columns, BUNCH, together=heads) for heads in beside for staged in several]
+    found += [Schedule(2, staged, p.columns, BUNCH, together=heads) for heads in beside for staged in heads_there]
     own = p.groups * p.rows
     packs = [heads for heads in range(1, p.beside + 1) if not p.beside % heads]
     packs += [p.beside * several for several in range(2, p.around + 1) if not p.around % several]

@@ -60,13 +60,20 @@ def along_rows(context: Context, kernel: Kernel, external: Sequence[hlo.SSAValue
     """``MapPlan.along``."""
     minors = set()
     for value in external if kernel.reduced else []:
-        home = context.views(value)[0]
-        stored = as_stored(value) if home.in_sbuf else home
-        view = full_view(stored, kernel) if stored is not None else None
+        view = stored_view(context, kernel, value)
         if view is None or not is_small(view, kernel):
             minors.add(-1 if view is None else minor_axis(view))
     axis = minors.pop() if len(minors) == 1 else -1
     return axis if axis < len(kernel.rows) else -1
+
+
+def stored_view(context: Context, kernel: Kernel, value: hlo.SSAValue) -> View | None:
+    """``value`` in HBM as it lies or, if it is on chip, will lie there, as one of the kernel's whole shape; None where
+    that is not known.
+    """
+    home = context.views(value)[0]
+    stored = as_stored(value) if home.in_sbuf else home
+    return None if stored is None else full_view(stored, kernel)
 
 
 def _stored(context: Context, plan: MapPlan, value: hlo.SSAValue) -> View | None:

@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from itertools import chain
 from math import ceil, prod
 
-from neuronx_cc.codegen.context import Context, as_stored
+from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.emission.views import Atom, View, run_of
 from neuronx_cc.codegen.formation.graph import base
+from neuronx_cc.codegen.maps.ahead import stored_view
 from neuronx_cc.codegen.maps.axes import full_view, is_small, varying
 from neuronx_cc.codegen.maps.order import LEAST_SCANNED
 from neuronx_cc.codegen.maps.plan import MapPlan
@@ -34,31 +35,20 @@ def copy_in_order(
     kernel, partitions = plan.kernel, plan.partitions
     if kernel.scanned < 0 or partitions is None or kernel.joined or kernel.order:
         return
-    arrays = {value: _as_stored(context, plan, value) for value in external}
-    shared = {value for value, view in arrays.items() if view is not None and _is_shared(view, plan)}
+    arrays = {value: stored_view(context, kernel, value) for value in external}
+    shared = {value: view for value, view in arrays.items() if view is not None and _is_shared(view, plan)}
     pairs = _pairs(plan, [view for value, view in arrays.items() if value not in shared and view], results)
-    for value in shared:
-        view = arrays[value]
-        assert view is not None, "shared rows are known"
+    for value, view in shared.items():
         axes = [axis for axis in varying(view) if axis != kernel.scanned]
         order = [*axes, kernel.scanned]
         cut = axes[-1] if pairs and axes and axes[-1] == len(kernel.shape) - 1 else -1
         if _is_spread(context.timing, view, order) or not _pays(context.timing, plan, view, order, cut):
             continue
         target = _in_order(context, value, view, order, cut)
-        homes = chain(context.views(value), (context.hbm(value) for _ in range(1)))
+        homes = chain(context.views(value), map(context.hbm, [value]))  # in HBM only where no other home does
         parts = (_of(full_view(each, kernel), order) for each in homes)
         if any(transfer(context.builder, target, part, Stream.DMA_LOAD) for part in parts):
-            dims: list[tuple[Atom, ...]] = [(Atom(size, 0),) * (size > 1) for size in kernel.shape]
-            for axis, atoms in zip(order, target.dims, strict=True):
-                dims[axis] = atoms
-            plan.copied[value] = target.of(tuple(dims))
-
-
-def _as_stored(context: Context, plan: MapPlan, value: hlo.SSAValue) -> View | None:
-    view = context.views(value)[0]
-    stored = as_stored(value) if view.in_sbuf else view
-    return None if stored is None else full_view(stored, plan.kernel)
+            plan.copied[value] = target.broadcast(kernel.shape, order)
 
 
 def _is_shared(view: View, plan: MapPlan) -> bool:
