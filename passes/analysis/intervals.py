@@ -337,7 +337,9 @@ RULES: dict[type, Rule] = {
 
 
 def bounds(of: Bounds, op: hlo.HloOp, module: HloModule) -> Interval | None:
-    """Bounds of ``op``'s result, an integer array with elements; None where no rule knows any."""
+    """Bounds of ``op``'s result, an integer array, zero where it has no elements; None where no rule knows any."""
+    if not op.shape.size:
+        return 0, 0
     rule = RULES.get(type(op))
     if rule is not None:
         return rule(of, op, module)

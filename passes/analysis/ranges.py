@@ -72,8 +72,6 @@ class Ranges:
             self._set(op, self._array(op))
 
     def _array(self, op: hlo.HloOp) -> Interval | None:
-        if not op.shape.size:
-            return 0, 0
         if type(op) in COMBINING:
             return self._combined(op)[0]
         if isinstance(op, hlo.DeviceNumberOp):

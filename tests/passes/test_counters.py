@@ -69,3 +69,15 @@ def test_permutations_of_rows(n):
         return jax.lax.linalg.lu_pivots_to_permutation(pivots, n)
 
     check_function(run, np.array([n - 1, *range(1, n)], np.int32))
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int32, np.uint32, np.bool_])
+def test_constants_without_elements(dtype):
+    """Results without elements, as a cell's reserved space, beside comparisons of counts."""
+    none = np.zeros((0, 3), dtype)
+
+    def run(x):
+        rows = lax.broadcasted_iota(np.int32, x.shape, 0)
+        return jnp.where(rows < 2, x, 0), jnp.asarray(none), none > 0
+
+    check_function(run, np.arange(12, dtype=np.float32).reshape(4, 3), relative=0)
