@@ -9,30 +9,22 @@ there and back by Vector's 32 x 32 transposes, which are bit exact), and each bl
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import ceil
 
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.emission.builder import Affine, Block
 from neuronx_cc.codegen.emission.emitter import Emitter, Splat
-from neuronx_cc.codegen.emission.tiles import TilePool
+from neuronx_cc.codegen.emission.tiles import TilePool, no_room
 from neuronx_cc.codegen.emission.views import Atom, View
 from neuronx_cc.codegen.maps import elementwise
 from neuronx_cc.codegen.maps.plan import load_stream
 from neuronx_cc.codegen.movement.fill import load_scalar
 from neuronx_cc.codegen.movement.transfer import copy
+from neuronx_cc.codegen.reductions.scan_plan import Problem, by_columns, choose, rows_each
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.program import Stream
 from neuronx_cc.ir.isa.rules import SQUARE
-from neuronx_cc.ir.isa.timing import F32
 from neuronx_cc.ir.types import FLOATS, itemsize
 from neuronx_cc.passes.analysis.values import identity_of, same_number
-
-TILE = 4096
-"""Elements a partition of a tile."""
-SHORT_ROW = 12
-"""Elements of a row up to which it is cheaper to add column to column than to scan row after row."""
-LINKS = 4
-"""Small instructions that link the blocks of a row, one after the other."""
 
 
 def lower(context: Context, op: hlo.ReduceWindowOp, opcode: str, reverse: bool) -> None:
@@ -62,56 +54,36 @@ class _Scan:
         self.source = context.dense(operand)
         self.target = context.homes[op.results[0]][0]
         self.stream = load_stream(operand)
-        self.is_float = self.source.dtype in FLOATS
-        self.dtype = "f32" if self.is_float else self.source.dtype
-        self.engine = Stream.VECTOR if self.is_float else Stream.GPSIMD
+        self.dtype = "f32" if self.source.dtype in FLOATS else self.source.dtype
         self.opcode = opcode
         if self.source.dtype == "pred":
             self.opcode = {"add": "or", "maximum": "or", "multiply": "and", "minimum": "and"}.get(opcode, opcode)
-        self.pool = TilePool(self.builder, "scan", 3)
+        self.problem = Problem(self.rows, self.length, self.dtype, self.opcode, self.builder.sbuf.planned_room())
+        schedule = choose(self.problem, self.builder.timing)
+        if schedule is None:
+            raise no_room("scan", self.problem.room, op.loc)
+        self.schedule, self.engine = schedule, self.problem.engine
+        self.partitions = self.builder.sizes.partitions
+        self.pool = TilePool(self.builder, "scan", schedule.buffers)
         self.emitter = Emitter(self.builder, self._scratch)
         self.neutral = identity_of(self.opcode, self.dtype)
         self.start = self._start()
         self.ones: Block | None = None
-        if self.is_float:
+        if self.problem.is_float:
             self.ones = self._fixed(1)
             self.builder.emit("memset", Stream.VECTOR, [self.ones], [], imm=[1.0])
 
     def emit(self) -> None:
-        if self._blocks_pay():
+        if self.schedule.blocks:
             self._in_blocks()
         else:
             self._in_rows()
 
-    def _blocks_pay(self) -> bool:
-        """Whether rows cut into a block for each partition take less time than whole ones."""
-        timing, partitions = self.builder.timing, self.builder.sizes.partitions
-        if self.rows * 2 > partitions or self.length < partitions:
-            return False
-
-        def engine(op: str, integer: str, size: int) -> float:
-            name, alu = (op, ()) if self.is_float else (integer, (self.opcode,))
-            return timing.engine(name, self.engine, size, ins=(F32, F32), alu=alu).bound
-
-        def scanned(size: int) -> float:
-            return engine("tensor_tensor_scan", "int_scan", size)
-
-        link = scanned(1) + timing.dependent(self.engine)
-        chunks = ceil(self.length / (partitions // self.rows * TILE))
-        width = ceil(self.length / (partitions // self.rows * chunks))
-        added = engine("tensor_tensor", "int_tensor_tensor", width)
-        moved = self.rows * timing.transfer(partitions // self.rows * width * 4, width * 4).bound
-        blocks = chunks * (max(scanned(width) + added + self.rows * LINKS * link, moved) + timing.transfer_latency)
-        whole = min(self.length, TILE)
-        return blocks < ceil(self.length / whole) * (scanned(whole) + link)
-
     # tiles
 
-    def _fixed(self, size: int, partitions: int = 128) -> Block:
-        """A tile that stays where it is in every iteration."""
-        ring = self.pool.ring(size * itemsize(self.dtype), 1)
-        atoms = (Atom(partitions, 1, True), Atom(size, itemsize(self.dtype)))
-        return Block(ring.alloc, self.dtype, Affine(ring.alloc.lo), atoms)
+    def _fixed(self, size: int, partitions: int = 0) -> Block:
+        """A tile that stays where it is in every iteration, on all partitions unless it is told otherwise."""
+        return self.pool.apart([size], self.dtype, partitions or self.partitions)
 
     def _scratch(self, like: Block, dtype: str) -> Block:
         return self.pool.like(like, dtype)
@@ -161,15 +133,16 @@ class _Scan:
     # rows on the partitions
 
     def _in_rows(self) -> None:
-        width = min(self.length, TILE)
-        each = max(1, min(-(-self.rows // 128), TILE // self.length)) if self.length <= TILE else 1
-        whole, left = divmod(self.rows, 128 * each)
-        pieces = [(_Piece(0, whole, 128 * each), 128, each)] if whole else []
-        for partitions, deep in ((128, left // 128), (left % 128, 1)):
+        most = self.partitions
+        several = rows_each(self.problem, self.schedule, self.builder.timing)
+        each = several or 1
+        whole, left = divmod(self.rows, most * each)
+        pieces = [(_Piece(0, whole, most * each), most, each)] if whole else []
+        for partitions, deep in ((most, left // most), (left % most, 1)):
             if partitions and deep:
                 pieces.append((_Piece(self.rows - left, 1, partitions * deep), partitions, deep))
                 left -= partitions * deep
-        carry = self._fixed(1) if self.length > width else None
+        carry = None if several else self._fixed(1)
         for piece, partitions, deep in pieces:
             with self.builder.loop(piece.count) as index:
                 row = index * piece.size + piece.start
@@ -182,7 +155,7 @@ class _Scan:
         tile = self.pool.tile([deep, self.length], self.dtype, partitions)
         source, target = (self._area(row, partitions, deep, view) for view in (self.source, self.target))
         self._load(tile, source)
-        if self.length <= SHORT_ROW and deep > 1:
+        if by_columns(self.problem, deep):
             self._by_columns(tile)
         else:
             with self.builder.loop(deep) as place:
@@ -209,7 +182,7 @@ class _Scan:
     def _long_rows(self, row: Affine, partitions: int, carry: Block) -> None:
         carry = carry.on_partitions(partitions)
         self._set(carry, self.start.on_partitions(partitions) if isinstance(self.start, Block) else self.start)
-        for piece in self._pieces(self.length, TILE):
+        for piece in self._pieces(self.length, self.schedule.width):
             with self.builder.loop(piece.count) as index:
                 at = self._position(piece, index)
                 tile = self.pool.tile([piece.size], self.dtype, partitions)
@@ -237,16 +210,16 @@ class _Scan:
     # rows cut into blocks
 
     def _in_blocks(self) -> None:
-        most = 128 // self.rows
+        most, widest = self.schedule.blocks, self.schedule.width
         carry = self._fixed(self.rows, 1)
         self._set(carry, self.start.repeated(carry) if isinstance(self.start, Block) else self.start)
         pieces: list[tuple[_Piece, int]] = []
         done = 0
         while done < self.length:
             left = self.length - done
-            count = -(-left // (most * TILE)) if left > 2 * most else 1
+            count = -(-left // (most * widest)) if left > 2 * most else 1
             blocks = most if left > 2 * most else 1
-            size = min(left // (count * blocks), TILE) * blocks
+            size = min(left // (count * blocks), widest) * blocks
             pieces.append((_Piece(done, count, size), blocks))
             done += count * size
         for piece, blocks in reversed(pieces) if self.reverse else pieces:

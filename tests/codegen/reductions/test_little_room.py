@@ -44,10 +44,12 @@ def test_what_has_no_room_says_so(kernel: str) -> None:
         lambda x: (x + 1)[:, ::2].max((0, 1)),
         lambda x: x.max(1).sum(0),
         lambda x: x.prod(0),
+        lambda x: jax.lax.cumsum(x.reshape(12, 1200), 1, reverse=True),
+        lambda x: jax.lax.cummax(x.reshape(3, 4800), 1),
         lambda x: x.reshape(200, 72).T.reshape(-1) + 0,
         lambda x: jnp.concatenate([x.reshape(450, 32).T.reshape(-1), x.ravel()]),
     ],
-    ids=["extremes", "sums", "products", "transpose", "transpose beside"],
+    ids=["extremes", "sums", "products", "scan", "scan of few rows", "transpose", "transpose beside"],
 )
 def test_little_room_is_enough(function: Callable[[Any], Any], room: int) -> None:
     """For folds of a few elements at a time, and for transposes, which are copied element by element then."""
