@@ -104,6 +104,10 @@ def _lower(module: hlo.HloModule, context: Context) -> tuple[Program, list[np.nd
         if index not in shares.late:
             shape, target = hlo.shape_of(writer), targets[index]
             context.outputs[writer] = linear(target.alloc, target.start, shape.dtype, shape.dims)
+            first = _first_state(writer) if index not in shares.shared else None
+            if first is not None and first not in context.outputs:
+                shape = hlo.shape_of(first)
+                context.outputs[first] = linear(target.alloc, target.start, shape.dtype, shape.dims)
     for index, (value, target) in enumerate(zip(results, targets, strict=True)):
         if index not in shares.parameter and value not in writers:
             source, place = unpermuted(value, target)
@@ -167,12 +171,34 @@ def _targets(
     return targets
 
 
+def _first_state(result: hlo.SSAValue) -> hlo.SSAValue | None:
+    """What the loop that makes ``result`` starts from, when a kernel makes it for that loop alone; else None."""
+    op = result.owner
+    if not isinstance(op, hlo.GetTupleElementOp) or not isinstance(op.operand.owner, hlo.WhileOp):
+        return None
+    initial = op.operand.owner.operand.owner
+    if not isinstance(initial, hlo.TupleOp) or not initial.result.has_one_use():
+        return None
+    value = initial.operands[op.index.data]
+    source = _computed(value)
+    while source is not None and value is not source and value.has_one_use():
+        assert isinstance(value, hlo.OpResult)
+        value = value.op.operands[0]
+    return source if value is source and source.has_one_use() else None
+
+
 def _reshaped(value: hlo.SSAValue) -> hlo.SSAValue | None:
     """What ``value`` is a reshape of, when a kernel can write it where the result belongs; else None."""
+    source = _computed(value)
+    return source if source is not value else None
+
+
+def _computed(value: hlo.SSAValue) -> hlo.SSAValue | None:
+    """``value``, or what it is a reshape of, if a kernel computes that; else None."""
     source = value
     while isinstance(source, hlo.OpResult) and isinstance(source.op, hlo.ReshapeOp):
         source = source.op.operand
-    if source is value or not isinstance(source, hlo.OpResult) or not isinstance(source.op, hlo.HloOp):
+    if not isinstance(source, hlo.OpResult) or not isinstance(source.op, hlo.HloOp):
         return None
     computed = source.op.opcode in {*LOWERINGS, *CONTRACTIONS, *ELEMENTWISE}
     return source if computed and not is_view(source.op) else None

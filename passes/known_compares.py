@@ -1,9 +1,9 @@
-"""Decides comparisons of integers by the bounds of counts: of a loop, and of ``iota``.
+"""Decides comparisons of integers by the bounds of counts: of a loop, of ``iota``, of places that ``topk`` finds.
 
 Input: ``flatten_control``'s form. Output: a comparison of integers that has one result whatever the program is given is
 a constant. Such are those of a loop's counter with zero and with the size of the array it walks through, which JAX
 writes around every index: without them the counter places a window itself. So are those of row numbers, as of a
-diagonal's elements.
+diagonal's elements, and of the experts that tokens choose.
 """
 
 from neuronx_cc.ir import hlo
@@ -17,7 +17,7 @@ from neuronx_cc.passes.expansions.build import Build
 from neuronx_cc.passes.manager import PassContext, only_for
 
 
-@only_for(hlo.WhileOp, hlo.IotaOp)
+@only_for(hlo.WhileOp, hlo.IotaOp, hlo.TopkOp)
 def run(module: HloModule, context: PassContext) -> None:
     del context
     bodies = {loop.body.data[0]: counted for loop, counted in counted_loops(module) if counted.trips}
@@ -39,6 +39,9 @@ def _decide(module: HloModule, body: hlo.ComputationOp, counted: Count | None) -
     for op in list(ops_of(body.block)):
         if index is not None and element_of(op.results[0], body) == index:
             known[op.results[0]] = counts
+        elif isinstance(op, hlo.GetTupleElementOp) and isinstance(top := op.operand.owner, hlo.TopkOp):
+            if op.index.data == 1:
+                known[op.result] = 0, hlo.shape_of(top.operands[0]).dims[-1] - 1
         elif isinstance(op, hlo.CompareOp) and is_integer(op.lhs):
             result = decided(op.direction.data, of(op.lhs), of(op.rhs))
             if result is not None:

@@ -31,6 +31,8 @@ DEFAULT_PIPELINE: Pipeline = (
             "expand_random",
             "demote_f64",
             "expand_batch_norm",
+            "find_ragged_dots",
+            "expand_ragged_dots",
             "expand_dots",
             "expand_fft",
             "expand_linear_algebra",

@@ -12,7 +12,7 @@ from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.dots.problem import PE_DTYPES
 from neuronx_cc.codegen.emission.builder import emit_over
 from neuronx_cc.codegen.emission.views import View, linear
-from neuronx_cc.codegen.formation.graph import ELEMENTWISE, base, is_view
+from neuronx_cc.codegen.formation.graph import ELEMENTWISE, base, is_view, same_order
 from neuronx_cc.codegen.maps.plan import resident_layout
 from neuronx_cc.codegen.movement.concatenate_kernel import fill, put
 from neuronx_cc.codegen.movement.halves import carrier_of
@@ -61,14 +61,15 @@ def state_home(
         home = layout[1](alloc)
         assign(context, home, value)
         return home
-    if dead and wanted is None and value not in context.outputs:
-        for view in context.homes.get(value, ()):
-            if context.may_overwrite(value, view) and base(value) is value and _is_dense(view, shape):
+    known = base(value) in context.homes and same_order(value, base(value))
+    if dead and known and wanted is None and base(value) not in context.outputs:
+        for view in context.views(value):
+            if context.may_overwrite(value, view) and _is_dense(view, shape):
                 context.adopt(owner, value)
                 return view
     if wanted is None or not _is_dense(wanted, shape):
         wanted = context.own_hbm(owner, shape)
-    if not filled and wanted not in context.homes.get(value, ()):
+    if not filled and not context.lies_in(value, wanted):
         assign(context, wanted, value)
     return wanted
 

@@ -99,9 +99,10 @@ def ragged_dot(op: hlo.RaggedDotOp, lhs: Array, rhs: Array, sizes: Array) -> Arr
 def _members(array: Array, axis: int, prefix: tuple[int, ...], sizes: Array) -> Array:
     """[groups, *dims, 1 where all are alike]: whether a position along ``axis`` lies in the group.
 
-    ``sizes`` are ``[groups]``, or ``[*prefix dims, groups]``.
+    ``sizes`` are ``[groups]``, or ``[*prefix dims, groups]``; one below zero counts as zero.
     """
     axes = (*(prefix if sizes.ndim > 1 else ()), axis)
+    sizes = np.maximum(sizes, 0)
     ends = np.cumsum(sizes, -1, np.int64)[..., None]
     position = np.arange(array.shape[axis])
     inside = np.moveaxis((position >= ends - sizes[..., None].astype(np.int64)) & (position < ends), -2, 0)

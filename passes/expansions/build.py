@@ -218,24 +218,29 @@ class Build:
         return next(name for number in range(len(taken) + 1) if (name := f"{stem}.{number}") not in taken)
 
     def loop(
-        self, count: int, state: Sequence[Value], step: Callable[[Build, Value, list[Value]], Sequence[Value]]
+        self, count: int | Value, state: Sequence[Value], step: Callable[[Build, Value, list[Value]], Sequence[Value]]
     ) -> list[Value]:
-        """``for i in range(count): state = step(i, state)`` as a ``while``; ``i`` is an s32 scalar."""
-        types = [hlo.array_type("s32", ()), *(value.type for value in state)]
+        """``for i in range(count): state = step(i, state)`` as a ``while``; ``i`` and a ``count`` known at run time
+        are s32 scalars.
+        """
+        counts = [] if isinstance(count, int) else [count]
+        types = [hlo.array_type("s32", ()), *(value.type for value in (*counts, *state))]
+        first = len(types) - len(state)
         carried = hlo.tuple_type(tuple(types))
         body, inner = self.computation(self.fresh_name("loop_body"), [carried])
         parts = [inner.element(body.block.args[0], index) for index in range(len(types))]
         following = inner.add(parts[0], inner.number(1, "s32"))
-        results = [following, *step(inner, parts[0], parts[1:])]
+        results = [following, *parts[1:first], *step(inner, parts[0], parts[first:])]
         body.block.last_op.operands = [inner.typed(hlo.TupleOp, results, carried)]  # type: ignore[union-attr]
         test, inner = self.computation(self.fresh_name("loop_test"), [carried])
         index = inner.element(test.block.args[0], 0)
-        test.block.last_op.operands = [inner.compare(index, inner.number(count, "s32"), "LT")]  # type: ignore[union-attr]
-        start = self.typed(hlo.TupleOp, [self.number(0, "s32"), *state], carried)
+        end = inner.number(count, "s32") if isinstance(count, int) else inner.element(test.block.args[0], 1)
+        test.block.last_op.operands = [inner.compare(index, end, "LT")]  # type: ignore[union-attr]
+        start = self.typed(hlo.TupleOp, [self.number(0, "s32"), *counts, *state], carried)
         names = {"condition": test.computation_name, "body": body.computation_name}
         properties = {key: hlo.StrsAttr((name,)) for key, name in names.items()}
         done = self.typed(hlo.WhileOp, [start], carried, **properties)
-        return [self.element(done, index + 1) for index in range(len(state))]
+        return [self.element(done, index + first) for index in range(len(state))]
 
     def element(self, value: Value, index: int) -> Value:
         assert isinstance(value.type, hlo.TupleType)

@@ -246,6 +246,11 @@ FORMS: dict[str, tuple[str, str]] = {
     ),
     "thin": ("x:F[B,R] w:F[B,R,D] y:F[R]", "(jnp.einsum('br,brd->bd', x, w), x @ y, jnp.einsum('brd,r->bd', w, y))"),
     "long": ("x:F[2,3,L] w:F[3,L,D]", "jnp.einsum('akr,krd->ad', x, w)"),
+    "rows by group": ("x:F[A,R] w:F[E,R,D] s:s32[E]<12", "lax.ragged_dot(x, w, s)"),
+    "gradients by group": (
+        "x:F[A,R] w:F[E,R,D] s:s32[E]<12",
+        "jax.grad(lambda x, w: lax.ragged_dot(x, w, s).sum(), (0, 1))(x, w)",
+    ),
     "whole numbers": (
         "x:s8[A,R] w:s8[R,D]",
         "(lax.dot(x, w, preferred_element_type=jnp.int32), x.astype(jnp.int32) @ w.astype(jnp.int32), x @ w)",

@@ -1,0 +1,110 @@
+"""How many rows of each group a ragged contraction takes at once, by estimated time. Times in ns.
+
+*Masked*: all rows, once for each group, zero where they are not its own. *First rows*: as many rows of each group are
+brought together and multiplied as one batch; what groups have beyond that is left to a loop, which runs as often as the
+sizes at run time need it. No pass: ``expand_ragged_dots`` asks.
+"""
+
+from dataclasses import dataclass
+from math import ceil, sqrt
+
+from neuronx_cc.ir.isa.program import Stream
+from neuronx_cc.ir.isa.timing import Timing
+from neuronx_cc.passes.indexing.costs import Costs
+
+SPARE, SPREAD = 1.25, 3
+"""A group is expected to have at most so many times the mean of rows, and so many deviations of a random count."""
+FINE, COARSE = 8, 2
+"""Rows of a group are brought together in such parts of a tile of rows; in the latter, if they are several tiles."""
+NEAR_SHARE = (1, 4)
+"""Of SBUF: masked rows that stay there."""
+NEAR_PASSES, MASKED_PASSES = 1, 5
+"""Of masked rows that stay on chip, or go through HBM: written, put in order, read."""
+NUMBERED = 10
+"""Passes over a number for each group and row, to find where rows are."""
+MASKED_STEPS, STEPS = 10, 18
+"""Transfers that follow one another where rows are masked; or brought together: of numbers, rows, products, rows by
+number, and the loop, which finds that nothing is left.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Grouped:
+    """A ragged contraction: rows of ``terms`` in groups, times [terms, columns] each; or the sums over rows of each
+    group of the products of its ``terms`` and ``columns``.
+    """
+
+    groups: int
+    rows: int
+    terms: int
+    columns: int
+    itemsize: int
+    dtype: str
+    """On TensorE."""
+    sums_rows: bool
+
+    @property
+    def weights(self) -> int:
+        """Bytes of what groups have of their own."""
+        return self.groups * self.terms * self.columns * self.itemsize
+
+    def taken(self, rows: int) -> int:
+        """Bytes of so many rows, as they are brought together."""
+        return rows * (self.terms + self.columns * self.sums_rows) * self.itemsize
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """``first``: rows of each group that are taken at once, 0 where rows are masked; ``tile``: of what is left."""
+
+    ns: float
+    first: int = 0
+    tile: int = 0
+
+
+def choose(timing: Timing, work: Grouped) -> Plan:
+    """The quickest."""
+    return min((masked(timing, work), first_rows(timing, work)), key=lambda plan: plan.ns)
+
+
+def masked(timing: Timing, work: Grouped) -> Plan:
+    """All rows for each group."""
+    taken, sizes = work.taken(work.groups * work.rows), timing.sizes
+    near = taken <= (1 + work.sums_rows) * sizes.sbuf_share(NEAR_SHARE) * sizes.partitions
+    masks = (NEAR_PASSES if near else MASKED_PASSES) * taken / timing.dma_rate
+    product = max(_products(timing, work, work.rows), _weights(timing, work))
+    return Plan(MASKED_STEPS * timing.transfer_latency + masks + product)
+
+
+def first_rows(timing: Timing, work: Grouped) -> Plan:
+    """As many rows of each group as it is expected to have."""
+    mean, most = work.rows / work.groups, timing.sizes.columns
+    wanted = SPARE * mean + SPREAD * sqrt(mean)
+    unit = most // (FINE if wanted <= most else COARSE)
+    first = ceil(wanted / unit) * unit
+    if first >= work.rows:
+        return Plan(float("inf"))
+    taken = work.taken(work.groups * first)
+    passes = 2 + 2 * work.sums_rows  # through HBM: gathered, and masked
+    brought = passes * taken / timing.dma_rate
+    product = max(_products(timing, work, first), _weights(timing, work) + taken / timing.dma_rate)
+    nbytes, back = work.columns * work.itemsize, 0.0
+    if not work.sums_rows:
+        made = work.groups * first * nbytes
+        back = Costs(timing).rows(work.rows, nbytes) + (made + work.rows * nbytes) / timing.dma_rate
+    steps = STEPS * timing.transfer_latency
+    steps += NUMBERED * work.groups * work.rows / timing.sizes.partitions * timing.cycle(Stream.GPSIMD)
+    return Plan(steps + brought + product + back, first, min(work.rows, 4 * most))
+
+
+def _weights(timing: Timing, work: Grouped) -> float:
+    """The DMA of what groups have of their own."""
+    return timing.transfer(work.weights, work.columns * work.itemsize).bound
+
+
+def _products(timing: Timing, work: Grouped, rows: int) -> float:
+    """TensorE, with so many rows of each group."""
+    sizes = timing.sizes
+    terms, stationary = (rows, work.terms) if work.sums_rows else (work.terms, rows)
+    tiles = ceil(terms / sizes.rows) * ceil(stationary / sizes.columns)
+    return work.groups * tiles * work.columns * timing.column(work.dtype)
