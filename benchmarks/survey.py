@@ -2,9 +2,10 @@
 
     python benchmarks/survey.py [--seed 1] [--each 2] [--auto-cast none] [--save FILE] [--before FILE] [KIND ...]
 
-The programs are those of ``survey_programs.py`` and ``survey_blocks.py``. The bound is the roofline of ``programs.py``
-with what a small program cannot avoid, ``LATENCY``; loops count once for each iteration. Programs are printed by how
-many times their bound they take, the worst last, then those that an earlier run saw at another time.
+The programs are those of ``survey_programs.py``, ``survey_blocks.py``, ``survey_vision.py`` and
+``survey_sequences.py``. The bound is the roofline of ``programs.py`` with what a small program cannot avoid,
+``LATENCY``; loops count once for each iteration. Programs are printed by how many times their bound they take, the
+worst last, then those that an earlier run saw at another time.
 """
 
 import argparse
@@ -19,7 +20,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "examples"))
 
 import jax
 import numpy as np
-import survey_blocks  # noqa: F401  # adds its kinds
+import survey_blocks  # noqa: F401  # adds its kinds, as those below do
+import survey_sequences  # noqa: F401
+import survey_vision  # noqa: F401
 from lowering import lower
 from programs import inner, roofline, simulated, work_of
 from survey_programs import KINDS, Draw

@@ -35,6 +35,17 @@ def kind(function: Callable[[Draw], Program]) -> Callable[[Draw], Program]:
     return function
 
 
+def with_gradient(draw: Draw, function: Callable[..., Any]) -> Callable[..., Any]:
+    """``function``, or one time in three the gradients of half the squares of what it makes by all that is given."""
+    if draw.random() > 1 / 3:
+        return function
+
+    def loss(given: Any) -> Any:
+        return sum((made.astype(jnp.float32) ** 2).sum() for made in jax.tree.leaves(function(*given))) / 2
+
+    return lambda *given: jax.grad(loss)(given)
+
+
 # ---- statistics and learning
 
 
