@@ -93,7 +93,7 @@ def dense_block(draw: Draw) -> Program:
 
 @kind
 def inception(draw: Draw) -> Program:
-    n, side, c, d = draw.size(1, 8), draw.size(7, 28), draw.size(64, 384), draw.size(16, 128)
+    n, side, c, d = draw.size(1, 8), draw.size(7, 28), draw.size(64, 384), draw.size(16, 64)
 
     def block(x: Any, one: Any, three: Any, five: Any, after: Any) -> Any:
         pooled = lax.reduce_window(x, -jnp.inf, lax.max, (1, 3, 3, 1), (1, 1, 1, 1), "SAME")

@@ -18,6 +18,7 @@ from neuronx_cc.codegen.emission.sync import Synchroniser
 from neuronx_cc.codegen.emission.views import Affine as Affine
 from neuronx_cc.codegen.emission.views import Atom, Nested, View, run_of
 from neuronx_cc.ir.errors import CompileError, Loc
+from neuronx_cc.ir.isa.limits import MAX_WAIT_COEFS
 from neuronx_cc.ir.isa.program import (
     MAX_FREE_DIMS,
     Branch,
@@ -231,8 +232,11 @@ class Builder:
             arena.forget()
 
     def each(self, count: int, unroll: int = 4, body: int = 1) -> Iterator[Affine]:
-        """Indices of a loop, ``body`` of them in an iteration; constants of short loops, which then overlap freely."""
-        if count <= unroll:
+        """Indices of a loop, ``body`` of them in an iteration; constants of short loops, which then overlap freely.
+
+        Waits count in few registers: what lies deeper is straight-line code too.
+        """
+        if count <= unroll or self.open_loops >= MAX_WAIT_COEFS:
             with self.unrolled_if(count > 1):
                 yield from map(Affine, range(count))
             return

@@ -42,14 +42,18 @@ def takes(context: Context, op: hlo.ReduceOp, rows: int, row: int) -> bool:
 
 
 def candidates(context: Context, kernel: Kernel) -> Iterator[Partitions]:
-    """The last axis, which is folded, on the partitions: runs of it, or every so many elements as convolutions do."""
-    row, axis = prod(kernel.shape[len(kernel.rows) :]), len(kernel.shape) - 1
+    """An axis that is folded on the partitions: runs of it, or every so many elements as convolutions do.
+
+    That is the last one of rows that are one axis, another one where some array repeats its elements along an axis.
+    """
+    row = prod(kernel.shape[len(kernel.rows) :])
     apart = bool(kernel.reduced) and not kernel.folded and kernel.scanned < 0
     if apart and all(adds(context, op) for op in folds_of(kernel)):
-        size = _partitions(context, kernel.shape[axis])
-        if size and row <= MOST_ELEMENTS * size:
-            for inner in sorted({1, kernel.shape[axis] // size}):
-                yield Partitions(axis, size, inner)
+        for axis in range(len(kernel.rows), len(kernel.shape)):
+            size = _partitions(context, kernel.shape[axis])
+            if size and row <= MOST_ELEMENTS * size:
+                for inner in sorted({1, kernel.shape[axis] // size}):
+                    yield Partitions(axis, size, inner)
 
 
 def adds(context: Context, op: hlo.ReduceOp) -> bool:

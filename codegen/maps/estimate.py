@@ -13,7 +13,9 @@ from neuronx_cc.codegen.emission.views import View, outermost, unplaced
 from neuronx_cc.codegen.formation.graph import Kernel, base
 from neuronx_cc.codegen.maps import crossing, inner_rows, row_banks
 from neuronx_cc.codegen.maps.axes import SMALL_SHARE, axes_view, full_view, is_small, minor_axis, varying
+from neuronx_cc.codegen.maps.between import gathered
 from neuronx_cc.codegen.maps.lifetimes import Member, last_uses, tiles_alive
+from neuronx_cc.codegen.maps.moved import moved
 from neuronx_cc.codegen.maps.plan import (
     COPIED,
     MapPlan,
@@ -169,6 +171,10 @@ def _incoming(context: Context, plan: MapPlan, value: hlo.SSAValue, elements: in
     kernel, timing, home = plan.kernel, context.timing, context.views(value)[0]
     partitions, lies = plan.partitions or Partitions(-1, 1, 1), as_stored(value) if home.in_sbuf else home
     lies = None if lies is None else full_view(lies, kernel)
+    if lies is not None and plan.spreads_rows and not home.in_sbuf:
+        tile = moved(context, plan, [], lies)
+        if tile is not None and (extent := gathered(timing, tile.there)) is not None:
+            return Array(ceil(extent.nbytes * tile.there.dims[0].size * tile.tiles), extent.run), 0
     if lies is None or not kernel.reduced or max(varying(lies), default=0) < len(kernel.rows):
         return _array(timing, kernel, partitions, value, elements, alive, None if home.in_sbuf else lies), 0
     array = _array(timing, kernel, partitions, value, elements, alive, lies)

@@ -16,6 +16,7 @@ from xla_oracle import run_text
 from neuronx_cc.codegen.compile import lower_module
 from neuronx_cc.codegen.context import Transposes
 from neuronx_cc.hlo_import.parser import parse_text
+from neuronx_cc.ir.isa.encoding import encode
 from neuronx_cc.ir.isa.program import Program
 from neuronx_cc.ir.machine import Machine
 from neuronx_cc.ir.targets import find_machine
@@ -60,6 +61,7 @@ def compile_text(
     context = PassContext(PassOptions(**options), machine)
     run_passes(module, pipelines.pass_names(pipelines.DEFAULT_PIPELINE), context, verify_each=verify_each)
     program, constants = lower_module(module, machine, options.get("fast_relayout", True), transposes)
+    encode(program.records)  # what the format does not hold fails here
     return Compiled(text, program, constants)
 
 

@@ -216,6 +216,13 @@ def test_large_volumes_fit(x: str, y: str, shape: str, window: str) -> None:
     assert compile_text(gradient_text(x, y, shape, window, "bf012_oi012->bf012")).program.records
 
 
+def test_deep_loops() -> None:
+    """Of blocks along two axes, and of their tiles along three: waits count in fewer registers."""
+    window = "size=24x24x24 pad=1_1x1_1x1_1"
+    text = gradient_text("2,24,24,24,4", "56,2,24,24,24", "3,3,3,4,56", window, "f012b_oi012->012bf")
+    assert compile_text(text).program.records
+
+
 @pytest.mark.parametrize("labels", ["bf01_oi01->01bf", "bf01_oi01->bf01"])
 @pytest.mark.parametrize("most", [3, 64])
 def test_little_room(monkeypatch: pytest.MonkeyPatch, labels: str, most: int, random: np.random.Generator) -> None:
