@@ -1,10 +1,13 @@
-"""Decides comparisons of integers by the bounds of counts: of a loop, of ``iota``, of places that ``topk`` finds.
+"""Decides comparisons of integers by bounds: of a loop's count, of ``iota``, of places that ``topk`` finds, of clamps.
 
 Input: ``flatten_control``'s form. Output: a comparison of integers that has one result whatever the program is given is
 a constant. Such are those of a loop's counter with zero and with the size of the array it walks through, which JAX
 writes around every index: without them the counter places a window itself. So are those of row numbers, as of a
-diagonal's elements, and of the experts that tokens choose.
+diagonal's elements, of the experts that tokens choose, and of indices that the program has clamped before it takes
+elements. A maximum or minimum that always is one of its operands is that one: such indices need no second clamp.
 """
+
+from collections.abc import Callable
 
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import HloModule
@@ -17,7 +20,7 @@ from neuronx_cc.passes.expansions.build import Build
 from neuronx_cc.passes.manager import PassContext, only_for
 
 
-@only_for(hlo.WhileOp, hlo.IotaOp, hlo.TopkOp)
+@only_for(hlo.CompareOp, hlo.MaximumOp, hlo.MinimumOp, hlo.ClampOp)
 def run(module: HloModule, context: PassContext) -> None:
     del context
     bodies = {loop.body.data[0]: counted for loop, counted in counted_loops(module) if counted.trips}
@@ -52,8 +55,23 @@ def _decide(module: HloModule, body: hlo.ComputationOp, counted: Count | None) -
                 known[op.result] = of(chosen)
         elif isinstance(op, hlo.ElementwiseOp | hlo.ViewOp | hlo.ConstantOp) and is_integer(op.results[0]):
             found = intervals.bounds(of, op, module)
-            if found is not None and inside(found, type_range(op.shape.dtype)):
+            same = _same(op, of)
+            if same is not None:
+                replace(op, same)
+            elif found is not None and inside(found, type_range(op.shape.dtype)):
                 known[op.results[0]] = found
+
+
+def _same(op: hlo.HloOp, of: Callable[[hlo.SSAValue], Interval]) -> hlo.SSAValue | None:
+    """The operand that a maximum, minimum or clamp always is."""
+    if isinstance(op, hlo.ClampOp):
+        low, value, high = op.operands
+        return value if inside(of(value), (of(low)[1], of(high)[0])) else None
+    if isinstance(op, hlo.MaximumOp | hlo.MinimumOp):
+        for low, high in ((op.lhs, op.rhs), (op.rhs, op.lhs)):
+            if of(low)[1] <= of(high)[0]:
+                return low if isinstance(op, hlo.MinimumOp) else high
+    return None
 
 
 def decided(direction: str, left: Interval, right: Interval) -> bool | None:

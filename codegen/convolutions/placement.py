@@ -31,6 +31,7 @@ from neuronx_cc.codegen.maps.plan import RESIDENT_STEPS, load_stream, partitions
 from neuronx_cc.codegen.maps.spread import Partitions, partition_divisor
 from neuronx_cc.codegen.movement import column_kernel
 from neuronx_cc.codegen.movement.halves import carrier_of
+from neuronx_cc.codegen.movement.straight import pays
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import WindowDim
 from neuronx_cc.ir.isa.program import Stream
@@ -134,12 +135,25 @@ class Placed:
 
 def dense_view(context: Context, value: hlo.SSAValue, order: Sequence[int], channels: int) -> View:
     """``value`` in HBM, every dim one progression; it has ``channels`` features a group."""
-    hbm = context.hbm(value).transpose(order)
+    found = context.hbm(value)
+    hbm = found.transpose(order)
     # features_first has transposed images of few channels, which lie side by side, into planes
     beside = channels <= CHANNELS and stride_of(hbm, 1) == itemsize(hbm.dtype)
-    if beside or not _is_even(hbm):
+    if beside or not _is_even(hbm) or _lies_across(context, value, found, order):
         hbm = context.dense(value).transpose(order)
     return hbm
+
+
+def _lies_across(context: Context, value: hlo.SSAValue, view: View, order: Sequence[int]) -> bool:
+    """Whether neighbours in memory are of different images, so that a DMA would move one element at a time, and a
+    dense copy takes less time than that.
+    """
+    dtype, dims = view.dtype, view.transpose(order).dims
+    size = itemsize(dtype)
+    if any(abs(atom.stride) == size for atoms in dims[1:] for atom in atoms):
+        return False
+    nbytes = prod(view.shape) * size
+    return pays(context, value, view, nbytes, context.timing.transfer(nbytes, size).bound)
 
 
 def place(context: Context, convolving: Convolving, apart: bool) -> Placed:
