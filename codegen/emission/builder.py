@@ -232,10 +232,7 @@ class Builder:
             arena.forget()
 
     def each(self, count: int, unroll: int = 4, body: int = 1) -> Iterator[Affine]:
-        """Indices of a loop, ``body`` of them in an iteration; constants of short loops, which then overlap freely.
-
-        Waits count in few registers: what lies deeper is straight-line code too.
-        """
+        """Indices of a loop, ``body`` in an iteration; constants of short ones, and of those too deep for waits to count."""
         if count <= unroll or self.open_loops >= MAX_WAIT_COEFS:
             with self.unrolled_if(count > 1):
                 yield from map(Affine, range(count))
