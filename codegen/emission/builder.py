@@ -232,7 +232,7 @@ class Builder:
             arena.forget()
 
     def each(self, count: int, unroll: int = 4, body: int = 1) -> Iterator[Affine]:
-        """Indices of a loop, ``body`` in an iteration; constants of short ones, and of those too deep for waits to count."""
+        """Indices of a loop, ``body`` in an iteration; constants of short ones, and of those too deep for waits."""
         if count <= unroll or self.open_loops >= MAX_WAIT_COEFS:
             with self.unrolled_if(count > 1):
                 yield from map(Affine, range(count))

@@ -1,16 +1,19 @@
 """Concatenations of short rows, such as stacked arrays: rows are put together on chip, and stored whole.
 
-The DMA would write each short row as a transfer of its own. Every array is a matrix here, whose
-rows are what lies side by side in the result.
+The DMA would write each short row as a transfer of its own. Every array is a matrix here, whose rows are what lies side
+by side in the result. Rows of one matrix that lie a step apart are loaded with what lies between, once for all parts
+that have some of it: columns of an array, for one.
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import ceil, prod
 
 from neuronx_cc.codegen.context import Context
-from neuronx_cc.codegen.emission.builder import Affine, Block, Ring, emit_over
+from neuronx_cc.codegen.emission.builder import Affine, Block, emit_over
 from neuronx_cc.codegen.emission.pace import tile_columns
 from neuronx_cc.codegen.emission.tiles import TilePool
 from neuronx_cc.codegen.emission.views import Atom, View
@@ -19,63 +22,61 @@ from neuronx_cc.codegen.movement.transfer import copy
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.limits import PARTITIONS
 from neuronx_cc.ir.isa.program import Stream
-from neuronx_cc.ir.isa.timing import Stage, Timing
+from neuronx_cc.ir.isa.timing import Stage, Timing, total
 from neuronx_cc.ir.types import itemsize
 
 BUFFERS = 2
 """Tiles under way between two stages."""
 MOST_OPERANDS = 64
-SHARE = (1, 11)
+SHARE = (2, 11)
 """Of a partition of SBUF: most of the rows on it, assembled."""
+ROOM = (9, 10)
+"""Of the largest gap in SBUF, for all tiles."""
 
 
 def applies(context: Context, op: hlo.ConcatenateOp) -> bool:
     """Whether assembling the result of ``op`` on chip is quicker than a DMA for each operand."""
-    dims, axis, size = op.shape.dims, op.dimension.data, itemsize(op.shape.dtype)
-    rows, unit = prod(dims[:axis]), prod(dims[axis + 1 :]) * size
-    widths = [hlo.shape_of(operand).dims[axis] * unit for operand in op.args]
+    rows, widths = _matrices(op)
     if op.shape.size < LEAST_ELEMENTS or rows < 2 or len(widths) > MOST_OPERANDS:
         return False
-    timing = context.timing
-    deep = _depth(timing, rows, sum(widths))
-    room = context.builder.sbuf.largest_gap() * 9 // 10
-    if 2 * deep * sum(width + max(width, timing.long_run // deep) for width in widths) > room:
+    timing, sources = context.timing, _sources(_parts(context, op, rows, widths))
+    room = _room(context)
+    if _nbytes(sources, sum(widths), 1) > room:
         return False
-    runs = [width for width in widths if width]
-    direct = sum(direct_ns(timing, rows * run, run) for run in runs)
-    assembled = sum(direct_ns(timing, rows * run, deep * run) for run in (*runs, sum(runs)))
-    return GAIN * assembled < direct
+    deep = _depth(timing, rows, sources, widths, room)
+    direct = sum(direct_ns(timing, rows * width, width) for width in widths if width)
+    loaded = sum(direct_ns(timing, rows * source.apart, source.loaded(deep)) for source in sources)
+    return GAIN * (loaded + direct_ns(timing, rows * sum(widths), deep * sum(widths))) < direct
 
 
 def lower(context: Context, op: hlo.ConcatenateOp, target: View) -> None:
     """Write ``op`` to the dense HBM array ``target``; ``applies`` must hold."""
-    builder, dtype, axis = context.builder, op.shape.dtype, op.dimension.data
+    builder, dtype = context.builder, op.shape.dtype
     size = itemsize(dtype)
     dtype, step = ("u32", 4) if size > 4 else (dtype, size)
-    rows, pitch = prod(op.shape.dims[:axis]), prod(op.shape.dims[axis:]) * size
-    deep = _depth(context.timing, rows, pitch)
-    pool, parts, start = TilePool(builder, "concatenate"), [], 0
-    for operand in op.args:
-        width = prod(hlo.shape_of(operand).dims[axis:]) * size
-        if width:
-            matrix, apart = _matrix(context, operand, rows, width)
-            loaded = (deep - 1) * apart + width
-            parts.append(_Part(matrix, apart, width, start, pool.ring(loaded, 2, "rows")))
-        start += width
-    ring = pool.ring(deep * pitch, 2, "assembled")
+    rows, widths = _matrices(op)
+    pitch = sum(widths)
+    parts = [_made(context, part) for part in _parts(context, op, rows, widths)]
+    sources = _sources(parts)
+    deep = _depth(context.timing, rows, sources, widths, _room(context))
+    pool = TilePool(builder, "concatenate")
+    rings = [pool.ring(source.loaded(deep), BUFFERS, "rows") for source in sources]
+    ring = pool.ring(deep * pitch, BUFFERS, "assembled")
 
     def tile(first: Affine, partitions: int, deep: int) -> None:
         made = Block(ring.alloc, dtype, builder.slot(ring), (Atom(partitions, 1, True),))
-        for part in parts:
-            loaded = Block(part.ring.alloc, dtype, builder.slot(part.ring), made.dims)
-            run = Atom(((deep - 1) * part.apart + part.width) // step, step)
-            there = Block(part.matrix.alloc, dtype, first * part.apart + part.matrix.start, ())
-            there = replace(there, dims=(Atom(partitions, part.apart * deep), run))
+        for source, rotating in zip(sources, rings, strict=True):
+            loaded = Block(rotating.alloc, dtype, builder.slot(rotating), made.dims)
+            run = Atom(source.loaded(deep) // step, step)
+            there = Block(source.view.alloc, dtype, first * source.apart + source.start, ())
+            there = replace(there, dims=(Atom(partitions, source.apart * deep), run))
             copy(builder, loaded.of((*made.dims, run)), there, Stream.DMA_LOAD)
-            row = Atom(part.width // step, step)
-            taken = loaded.of((*made.dims, Atom(deep, part.apart), row))
-            place = made.moved(part.start).of((*made.dims, Atom(deep, pitch), row))
-            emit_over(builder, "tensor_copy", Stream.VECTOR, [place], [taken])
+            for part in source.parts:
+                row = Atom(part.width // step, step)
+                taken = loaded.moved(part.view.start.const - source.start.const)
+                taken = taken.of((*made.dims, Atom(deep, source.apart), row))
+                place = made.moved(part.first).of((*made.dims, Atom(deep, pitch), row))
+                emit_over(builder, "tensor_copy", Stream.VECTOR, [place], [taken])
         run = Atom(deep * pitch // step, step)
         whole = Block(target.alloc, dtype, first * pitch + target.start, (Atom(partitions, deep * pitch), run))
         copy(builder, whole, made.of((*made.dims, run)), Stream.DMA_STORE)
@@ -88,41 +89,129 @@ def lower(context: Context, op: hlo.ConcatenateOp, target: View) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    matrix: View
+    """Rows of one operand."""
+
+    value: hlo.SSAValue
+    view: View
+    """In HBM, as they lie; on chip, or as they do not lie in steps, before they are copied."""
     apart: int
-    """Bytes from row to row."""
+    """Bytes from row to row; 0 for one that has to be copied."""
     width: int
     """Bytes of a row."""
-    start: int
+    first: int
     """Where its rows begin in those of the result, in bytes."""
-    ring: Ring
 
 
-def _depth(timing: Timing, rows: int, pitch: int) -> int:
-    """Rows on a partition: as many as take least time from the loads to the stores."""
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """Parts whose rows lie in the same rows of memory."""
 
-    def stages(deep: int) -> list[Stage]:
-        nbytes = deep * pitch
-        copied = timing.engine("tensor_copy", Stream.VECTOR, ceil(nbytes / 4))
-        read, written = (timing.moved(PARTITIONS * nbytes, nbytes, way) for way in ("read", "write"))
-        return [read, timing.done(copied, Stream.VECTOR), written]
+    parts: tuple[_Part, ...]
 
-    most = min(timing.sizes.sbuf_share(SHARE) // pitch, rows // PARTITIONS)
-    return tile_columns(timing, max(1, rows // PARTITIONS), max(1, most), BUFFERS, stages)
+    @property
+    def view(self) -> View:
+        return self.parts[0].view
+
+    @property
+    def apart(self) -> int:
+        return self.parts[0].apart or self.parts[0].width
+
+    @property
+    def start(self) -> Affine:
+        """Of the part that begins first."""
+        return self.parts[0].view.start
+
+    @property
+    def extent(self) -> int:
+        """Bytes of a row from the first part to the last one's end."""
+        return max(part.view.start.const + part.width for part in self.parts) - self.start.const
+
+    def loaded(self, deep: int) -> int:
+        """Bytes of ``deep`` rows with what lies between."""
+        return (deep - 1) * self.apart + (self.extent if self.parts[0].apart else self.parts[0].width)
 
 
-def _matrix(context: Context, value: hlo.SSAValue, rows: int, width: int) -> tuple[View, int]:
-    """``value`` in HBM as rows that lie not far apart, and how many bytes that is."""
-    size = itemsize(hlo.shape_of(value).dtype)
-    for view in [view for view in context.views(value) if not view.in_sbuf]:
+def _matrices(op: hlo.ConcatenateOp) -> tuple[int, list[int]]:
+    """Rows of all, and bytes of a row of each operand."""
+    axis, size = op.dimension.data, itemsize(op.shape.dtype)
+    return prod(op.shape.dims[:axis]), [prod(hlo.shape_of(operand).dims[axis:]) * size for operand in op.args]
+
+
+def _parts(context: Context, op: hlo.ConcatenateOp, rows: int, widths: Sequence[int]) -> list[_Part]:
+    """The operands that have elements, as they lie in HBM where their rows are not far apart, for all that share them."""
+    parts, first = [], 0
+    for value, width in zip(op.args, widths, strict=True):
+        if width:
+            view, apart = _lies(context, value, rows, width)
+            parts.append(_Part(value, view, apart, width, first))
+        first += width
+    shared = Counter(_rows_of(part) for part in parts)
+
+    def far(part: _Part) -> bool:
+        return part.apart > part.width and is_long(context.timing, ceil(part.apart / shared[_rows_of(part)]))
+
+    return [replace(part, view=context.views(part.value)[0], apart=0) if far(part) else part for part in parts]
+
+
+def _rows_of(part: _Part) -> object:
+    """Equal for parts that may lie in the same rows of memory."""
+    return part.view.alloc, part.view.start.terms, part.apart
+
+
+def _lies(context: Context, value: hlo.SSAValue, rows: int, width: int) -> tuple[View, int]:
+    """``value`` in HBM as rows, and how many bytes from one to the next; 0 where it does not lie so."""
+    views, size = context.views(value), itemsize(hlo.shape_of(value).dtype)
+    for view in [view for view in views if not view.in_sbuf]:
         matrix = view.reshape((rows, width // size))
         if matrix is None or any(len(atoms) > 1 for atoms in matrix.dims):
             continue
         apart, step = (atoms[0].stride if atoms else 0 for atoms in matrix.dims)
-        if (
-            (step == size or width == size)
-            and width <= apart
-            and (width == apart or not is_long(context.timing, apart))
-        ):
+        if (step == size or width == size) and width <= apart:
             return matrix, apart
-    return context.dense(value), width
+    return views[0], 0
+
+
+def _made(context: Context, part: _Part) -> _Part:
+    """``part`` as it lies in HBM, dense if it does not lie in steps yet."""
+    return part if part.apart else replace(part, view=context.dense(part.value), apart=part.width)
+
+
+def _sources(parts: Sequence[_Part]) -> list[_Source]:
+    """Parts with others in the same rows of one array, in the order in which they lie."""
+    found: dict[object, list[_Part]] = {}
+    for part in sorted(parts, key=lambda part: part.view.start.const):
+        alone = not part.apart or part.apart == part.width
+        key = part.first if alone else _rows_of(part)
+        others = found.setdefault(key, [])
+        if others and part.view.start.const + part.width - others[0].view.start.const > part.apart:
+            key = (key, part.first)
+            others = found.setdefault(key, [])
+        others.append(part)
+    return [_Source(tuple(each)) for each in found.values()]
+
+
+def _room(context: Context) -> int:
+    share, whole = ROOM
+    return context.builder.sbuf.largest_gap() * share // whole
+
+
+def _nbytes(sources: Sequence[_Source], pitch: int, deep: int) -> int:
+    """Of a partition, for tiles of ``deep`` rows."""
+    return BUFFERS * (sum(source.loaded(deep) for source in sources) + deep * pitch)
+
+
+def _depth(timing: Timing, rows: int, sources: Sequence[_Source], widths: Sequence[int], room: int) -> int:
+    """Rows on a partition: as many as take least time from the loads to the stores, of those that fit ``room``."""
+    pitch, parts = sum(widths), [width for width in widths if width]
+
+    def stages(deep: int) -> list[Stage]:
+        loads = [source.loaded(deep) for source in sources]
+        read = total(timing.transfer(PARTITIONS * nbytes, nbytes) for nbytes in loads)
+        copied = total(timing.engine("tensor_copy", Stream.VECTOR, ceil(deep * width / 4)) for width in parts)
+        written = timing.moved(PARTITIONS * deep * pitch, deep * pitch, "write")
+        return [Stage(read, timing.transfer_latency), timing.done(copied, Stream.VECTOR), written]
+
+    one = _nbytes(sources, pitch, 1)
+    more = _nbytes(sources, pitch, 2) - one
+    most = min(timing.sizes.sbuf_share(SHARE) // pitch, rows // PARTITIONS, 1 + (room - one) // more)
+    return tile_columns(timing, max(1, rows // PARTITIONS), max(1, most), BUFFERS, stages)

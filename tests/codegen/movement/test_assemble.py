@@ -1,5 +1,6 @@
 """Concatenations and pads whose rows are short: put together on chip, bit for bit."""
 
+import random as random_
 from typing import Any
 
 import jax.numpy as jnp
@@ -29,6 +30,25 @@ def test_views_and_computed_values_side_by_side(random: np.random.Generator) -> 
     check_function(lambda x: jnp.concatenate([-x[..., 32:], x[..., :32]], -1), x)
     check_function(lambda x, y: jnp.stack([x, y, x + y, jnp.zeros_like(x), x[:, ::-1]], -1), x, y)
     check_function(lambda x, y: jnp.stack([x.swapaxes(1, 2), y.swapaxes(1, 2)], -1), x, y)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_columns(seed: int) -> None:
+    """Columns of tall arrays, some of the same: what lies between has room, and is loaded once."""
+    draw = random_.Random(seed)
+    rows, dtype = draw.choice((1000, 4096, 8192, 8199)), draw.choice(("float32", "bfloat16", "int8"))
+    widths = [draw.choice((3, 17, 30, 60, 100, 300)) for _ in range(draw.randint(1, 3))]
+    parts = []
+    for _ in range(draw.randint(2, 25)):
+        array = draw.randrange(len(widths))
+        start = draw.randrange(widths[array])
+        parts.append((array, start, min(widths[array], start + draw.randint(1, 3))))
+    arrays = [bits(np.random.default_rng(seed), dtype, rows, width) for width in widths]
+
+    def joined(module: Any, given: Any) -> Any:
+        return module.concatenate([given[array][:, start:end] for array, start, end in parts], -1)
+
+    same_bits(lambda *given: joined(jnp, given), *arrays, oracle=lambda *given: joined(np, given))
 
 
 def padded(x: Any, value: Any, padding: Any) -> Any:
