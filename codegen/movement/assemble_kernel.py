@@ -138,7 +138,7 @@ def _matrices(op: hlo.ConcatenateOp) -> tuple[int, list[int]]:
 
 
 def _parts(context: Context, op: hlo.ConcatenateOp, rows: int, widths: Sequence[int]) -> list[_Part]:
-    """The operands that have elements, as they lie in HBM where their rows are not far apart, for all that share them."""
+    """The operands that have elements, as they lie in HBM where rows are not far apart for all that share them."""
     parts, first = [], 0
     for value, width in zip(op.args, widths, strict=True):
         if width:
