@@ -21,6 +21,7 @@ from neuronx_cc.codegen.exchange.kernel_time import Estimate
 from neuronx_cc.codegen.formation import columns, recompute
 from neuronx_cc.codegen.formation import form as formation
 from neuronx_cc.codegen.formation.graph import Kernel, base, operands_of, same_order, squeeze
+from neuronx_cc.codegen.indexing.gather_kernel import bring_together
 from neuronx_cc.codegen.kernels import CONTRACTIONS, LOWERINGS
 from neuronx_cc.codegen.maps import kernel as map_kernel
 from neuronx_cc.codegen.movement import tail_kernel
@@ -144,6 +145,9 @@ class Block:
                 context.homes[op.result] = [context.new_hbm(op.result)]
             return
         start = len(context.builder.program.records)
+        if context.listed and (kernel.together is not None or not isinstance(first, hlo.DotOp)):
+            for value in dict.fromkeys(operand for op in kernel.ops for operand in operands_of(op)):
+                bring_together(context, base(context.source_of(value)))
         if kernel.together is None:
             straighten(context, first)
         if isinstance(kernel.together, Attention):

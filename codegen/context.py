@@ -17,6 +17,7 @@ import numpy as np
 
 from neuronx_cc.codegen.choose import Planner
 from neuronx_cc.codegen.control.recovery import Recovery
+from neuronx_cc.codegen.dots.table import Listed
 from neuronx_cc.codegen.dots.watch import Watch
 from neuronx_cc.codegen.emission.accesses import Alloc
 from neuronx_cc.codegen.emission.builder import Affine, Builder
@@ -93,6 +94,8 @@ class Context:
         self._constant_homes: dict[tuple[str, str], View] = {}
         self.outputs: dict[hlo.SSAValue, View] = {}
         """Values whose HBM home is a program result."""
+        self.listed: dict[hlo.SSAValue, Listed] = {}
+        """Results of gathers that contractions read where the rows lie; their homes are those of ``dots.listed``."""
         self.permuted: dict[hlo.SSAValue, View] = {}
         """Values that are another order of a program result -> how they would lie in its memory."""
         self._last_use: dict[hlo.SSAValue, int] = {}

@@ -41,6 +41,7 @@ def note(context: Context, kernel: Kernel, member: dict[hlo.SSAValue, Kernel], f
     for operand in dict.fromkeys(operand for op in kernel.ops for operand in operands_of(op)):
         if (
             base(operand) in part
+            or base(operand) in context.listed
             or isinstance(base(operand).owner, hlo.ConstantOp | hlo.IotaOp)
             or trace(operand, kernel, member) is not None
         ):

@@ -63,6 +63,7 @@ DEFAULT_PIPELINE: Pipeline = (
             "scatter_sums",
             "delay_sums",
             "decompose",
+            "permuted_scatters",
             "expand_argument_reductions",
             "expand_sort",
             "canonical_indexing",
@@ -98,6 +99,7 @@ DEFAULT_PIPELINE: Pipeline = (
         "precision",
         (
             "accumulate_f32",
+            "few_terms",
             "sink_reshapes",
             "moments",
             "split_long_rows",

@@ -7,7 +7,8 @@ from functools import cached_property
 
 import numpy as np
 
-from neuronx_cc.codegen.dots.problem import Home, Problem, Staged, order_of
+from neuronx_cc.codegen.dots.problem import DECODED, Home, Problem, Staged, order_of
+from neuronx_cc.codegen.dots.table import Listed
 from neuronx_cc.codegen.emission.views import View
 from neuronx_cc.codegen.epilogues.chain import Chain
 from neuronx_cc.codegen.maps.plan import load_stream
@@ -76,6 +77,8 @@ class Bound:
     staged: Staged | None = None
     defined: bool = False
     """Whether the program relies on it that none of its codes is NaN."""
+    listed: Listed | None = None
+    """How its matrices are found in a table."""
 
     @property
     def home(self) -> Home:
@@ -87,9 +90,23 @@ class Bound:
         return Home.CHIP if self.view.in_sbuf else Home.HBM
 
     @property
+    def is_defined(self) -> bool:
+        """Whether these are codes of a constant without NaNs, or of what is given without them."""
+        if self.defined:
+            return True
+        if self.data is None or self.view.dtype not in DECODED:
+            return False
+        return not np.isnan(self.data.astype(np.float32)).any()
+
+    @property
+    def apart(self) -> int:
+        """Bytes between matrices that are found in a table; 0 for others."""
+        return 0 if self.listed is None else self.listed.pitch
+
+    @property
     def stream(self) -> Stream:
         """What loads it."""
-        return load_stream(self.value)
+        return Stream.DMA_DYNAMIC if self.listed is not None else load_stream(self.value)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,8 @@ from neuronx_cc.codegen.dots.statement import problems_of
 from neuronx_cc.codegen.emission.accesses import Alloc
 from neuronx_cc.codegen.emission.builder import emit_over
 from neuronx_cc.codegen.emission.views import Affine, Atom, View, coalesce, linear, outermost, stride_of, unplaced
+from neuronx_cc.codegen.formation.graph import base
+from neuronx_cc.codegen.indexing.gather_kernel import bring_together
 from neuronx_cc.codegen.movement.relayout_plan import LEAST_ELEMENTS, is_long
 from neuronx_cc.codegen.movement.transfer import blocks_of, nanoseconds, transfer
 from neuronx_cc.ir import hlo
@@ -46,6 +48,8 @@ def copies_of(
     """Which operands are copied, and to where, and nanoseconds of these copies and the contraction; ``plain`` are the
     problems where none is.
     """
+    if plain and any(each.listed is not None for each in bound):
+        return (), context.planner.time(context.planner.easiest(plain))
     posed = _posed(contraction, bound, out, plain)
     if plain and posed in context.planner.copies:
         return context.planner.copies[posed]
@@ -156,6 +160,7 @@ def copied(context: Context, contraction: Contraction, index: int, bound: Bound,
     """Operand ``index`` as a copy there, if anywhere; as it lies where SBUF has no room for one."""
     if home is None:
         return bound
+    bound = _brought_together(context, contraction, index, bound)
     if home is Home.HBM:
         return dense_of(context, contraction, index, bound)
     if not isinstance(home, Home):
@@ -225,6 +230,7 @@ def dense_of(context: Context, contraction: Contraction, index: int, bound: Boun
     """Operand ``index`` as a dense array, unless it was staged."""
     if bound.staged is not None:
         return bound
+    bound = _brought_together(context, contraction, index, bound)
     shape, order = hlo.shape_of(bound.value), contraction.order(index)
     if bound.data is None:
         return replace(bound, view=context.dense(bound.value).transpose(order))
@@ -234,6 +240,14 @@ def dense_of(context: Context, contraction: Contraction, index: int, bound: Boun
     flat = strided(data, view.start.const, [atom for atoms in view.dims for atom in atoms])
     dense = linear(view.alloc, 0, view.dtype, shape.dims).transpose(order)
     return Bound(bound.value, dense, np.ascontiguousarray(flat.reshape(shape.dims)))
+
+
+def _brought_together(context: Context, contraction: Contraction, index: int, bound: Bound) -> Bound:
+    """Matrices of a table, which a copy is to have side by side."""
+    if bound.listed is None:
+        return bound
+    bring_together(context, base(bound.value))
+    return Bound(bound.value, context.hbm(bound.value).transpose(contraction.order(index)))
 
 
 def _dense_view(contraction: Contraction, index: int, bound: Bound) -> View:

@@ -296,10 +296,11 @@ def _transfers(problem: Problem, schedule: Schedule, operand: Operand, timing: T
     nbytes = problem.elements(operand) * max(width, itemsize(operand.loaded))
     if operand.home is Home.CONSTANT:
         return timing.transfer(nbytes, timing.long_run)
+    transfer = timing.found if operand.apart else timing.transfer
     if operand.transposed:
         row = row_run(problem, schedule, operand)
         beside = schedule.coming(operand).beside if row == prod(problem.k) * width else 1
-        return timing.transfer(nbytes, row * beside)
+        return transfer(nbytes, row * beside)
     dim = problem.tiled_dim(operand)
     rows = schedule.coming(operand).rows
     if operand is problem.lhs and schedule.group > 1 and problem.follows(problem.m_around):
@@ -314,7 +315,7 @@ def _transfers(problem: Problem, schedule: Schedule, operand: Operand, timing: T
         terms.append(Atom(steps, operand.contracted[problem.k_dim].stride))
 
     def moved(part: float, count: int) -> Work:
-        return timing.transfer(nbytes, max(width, run_of(terms, width * count))).times(part)
+        return transfer(nbytes, max(width, run_of(terms, width * count))).times(part)
 
     return _with_rest(operand.free[dim].size if dim >= 0 else 1, rows, moved)
 

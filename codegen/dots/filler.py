@@ -60,6 +60,8 @@ class Filler:
     transposer: Transposer | None
     in_tiles: bool = False
     """Whether rows side by side stand in different tiles of a block, else next to each other."""
+    register: int = -1
+    """For the numbers of matrices that lie in a table."""
     between: Callable[[], None] | None = None
     """What engines may do besides when a part of the rows is transposed."""
 
@@ -101,7 +103,11 @@ class Filler:
         partitions.
         """
         operand, inner = self.operand, self._inner
-        offset, rows = rows_at(self.bound.view, operand.batch, operand.free, span)
+        arrays, listed = (self.bound.view, operand.batch, operand.free, span), self.bound.listed
+        if listed is None:
+            offset, rows = rows_at(*arrays)
+        else:
+            offset, rows = listed.rows_at(self.emitter.builder, *arrays, self.register)
         offset = offset + (0 if inner.partition else segment.start * inner.stride)
         chunks = [atom for dim, atom in enumerate(operand.contracted) if dim != self.problem.k_dim]
         chunks.append(Atom(segment.steps, 0 if inner.partition else segment.strides(inner.stride)[1]))

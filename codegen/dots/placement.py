@@ -16,7 +16,7 @@ from neuronx_cc.codegen.dots.statement import problems_of
 from neuronx_cc.codegen.emission.accesses import Alloc
 from neuronx_cc.codegen.emission.views import View, linear, unplaced
 from neuronx_cc.codegen.epilogues.arrays import views_of_cast
-from neuronx_cc.codegen.formation.graph import repeats
+from neuronx_cc.codegen.formation.graph import base, repeats
 from neuronx_cc.codegen.maps.plan import RESIDENT_STEPS, partitions_of, resident_view
 from neuronx_cc.codegen.maps.spread import Partitions
 from neuronx_cc.codegen.movement.straight import interleaves
@@ -67,6 +67,8 @@ def _bind(context: Context, contraction: Contraction, index: int) -> Bound:
     if literal is not None:
         return Bound(value, literal[0].transpose(order), literal[1])
     views = [view.transpose(order) for view in context.views(value)]
+    if (listed := context.listed.get(base(value))) is not None:
+        return Bound(value, views[0], listed=listed)
     ahead, free, _ = map(len, contraction.sizes(index))
     views.sort(key=lambda view: interleaves(view, range(ahead), range(ahead + free, len(order))))
     for view in views if hlo.shape_of(value).dtype not in DECODED else ():

@@ -114,6 +114,12 @@ class Operand:
     """None for what is multiplied as it is."""
     paired: bool = False
     """Whether TensorE transposes its codes two at a time, neighbours along the last dim of k."""
+    apart: int = 0
+    """Bytes from one matrix to the next of those that lie in a table, by number; 0 for others."""
+
+    def tells_matrices(self, dim: int) -> bool:
+        """Whether indices along a free dim tell which matrix of a table."""
+        return dim >= 0 and 0 < self.apart <= self.free[dim].stride and self.free[dim].size > 1
 
     @property
     def parts(self) -> int:

@@ -7,8 +7,6 @@ from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
 
-import numpy as np
-
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.dots import pairs
 from neuronx_cc.codegen.dots.contraction import Bound, Contraction
@@ -175,7 +173,7 @@ def _lie(context: Context, contraction: Contraction, bound: Sequence[Bound], wri
         contraction.bias is not None,
         context.moves_values("bf16"),
         *((hlo.shape_of(operand).dtype, *contraction.sizes(index)) for index, operand in enumerate(op.sources)),
-        *((each.home, _is_defined(each), each.staged and each.staged.segments) for each in bound),
+        *((each.home, each.is_defined, each.staged and each.staged.segments) for each in bound),
         *map(pairs.begins_evenly, bound),
         *((view.dtype, view.in_sbuf, view.dims) for view in (*(each.view for each in bound), *written)),
     )
@@ -276,6 +274,7 @@ def _ways(
                 exchanged=exchanged,
             )
             for m_dim, n_dim in tilings
+            if not lhs.tells_matrices(m_dim) and not rhs.tells_matrices(n_dim)
         ]
         if not direct and _neighbours_have_long_runs(context.timing, refined, k, bound):
             found += [other for each in found[-len(tilings) :] if (other := _with_neighbours(each)) is not None]
@@ -351,20 +350,12 @@ def _operands(
             free.atoms[0],
             k.atoms[index],
             index in direct,
-            _is_defined(each),
+            each.is_defined,
             splits[index],
+            apart=each.apart,
         )
         for index, (name, each, free) in enumerate(zip(("lhs", "rhs"), bound, (refined.m, refined.n), strict=True))
     ]
-
-
-def _is_defined(bound: Bound) -> bool:
-    """Whether these are codes of a constant without NaNs, or of what is given without them."""
-    if bound.defined:
-        return True
-    if bound.data is None or bound.view.dtype not in DECODED:
-        return False
-    return not np.isnan(bound.data.astype(np.float32)).any()
 
 
 # ---- ways to cut k --------------------------------------------------------------------------------------------
@@ -419,14 +410,14 @@ def _for_long_runs(
     timing: Timing, k: _Class, dim: int, free: Sequence[tuple[Atom, ...]], bound: Sequence[Bound]
 ) -> int:
     """Terms beside each other for long runs; 1 where terms are no short runs. ``free``: the other dims of operands."""
-    runs = [
-        run
-        for at, each in enumerate(bound)
-        if (run := _run_of_term(each.view, k.atoms[at], free[at])) == k.atoms[at][dim].stride < timing.long_run
-    ]
-    if not runs or _takes_longer_apart(timing, k.sizes, free, bound, min(runs)):
+    runs = []
+    for at, each in enumerate(bound):
+        long = timing.found_run if each.listed is not None else timing.long_run
+        if 0 < (run := _run_of_term(each.view, k.atoms[at], free[at])) == k.atoms[at][dim].stride < long:
+            runs.append((run, -(-long // run)))
+    if not runs or _takes_longer_apart(timing, k.sizes, free, bound, min(run for run, _ in runs)):
         return 1
-    return -(-timing.long_run // min(runs))
+    return max(count for _, count in runs)
 
 
 def _takes_longer_apart(

@@ -11,6 +11,7 @@ from dataclasses import replace
 from math import prod
 
 from neuronx_cc.codegen.context import Context
+from neuronx_cc.codegen.dots import listed
 from neuronx_cc.codegen.emission.builder import Affine, Block, Ring
 from neuronx_cc.codegen.emission.tiles import dense
 from neuronx_cc.codegen.emission.views import Atom, View, align, coalesce
@@ -31,11 +32,23 @@ COPIED = 3
 
 
 def gather(context: Context, op: hlo.GatherOp, step: int) -> None:
-    """The result [N, k, W] in HBM."""
+    """The result [N, k, W] in HBM; or no more than where contractions find its rows."""
     if op.dims.data.operand_batching_dims:
         group_kernel.gather(context, op)
-        return
+    elif not listed.lay_out(context, op):
+        _of_rows(context, op)
     del step
+
+
+def bring_together(context: Context, value: hlo.SSAValue) -> None:
+    """Move the rows that are ``value`` after all, if contractions were to read them where they lie."""
+    if context.listed.pop(value, None) is not None:
+        assert isinstance(value.owner, hlo.GatherOp), "rows of a table by number"
+        _of_rows(context, value.owner)
+
+
+def _of_rows(context: Context, op: hlo.GatherOp) -> None:
+    """The result [N, k, W] in HBM."""
     height, _ = op.slice_sizes.data
     count = hlo.shape_of(op.rhs).dims[0]
     target = context.new_hbm(op.result)

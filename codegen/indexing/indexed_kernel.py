@@ -28,7 +28,7 @@ def dynamic_slice(context: Context, op: hlo.DynamicSliceOp, step: int) -> None:
     del step
     operand, counted = op.args[0], counters.is_counted(context, op)
     with _window(context, op, context.hbm(operand)) as window:
-        if counted and op.result not in context.outputs and _stays(context, operand, window):
+        if counted and op.result not in context.outputs and stays(context, operand, window):
             context.note_use(operand, context.last_use(op.result))
             context.homes[op.result] = [window]
             return
@@ -40,7 +40,7 @@ def dynamic_slice(context: Context, op: hlo.DynamicSliceOp, step: int) -> None:
         reordered(context.builder, blocks[0], blocks[1], stream, stream)
 
 
-def _stays(context: Context, array: hlo.SSAValue, window: View) -> bool:
+def stays(context: Context, array: hlo.SSAValue, window: View) -> bool:
     """Whether nothing is written over a window of ``array`` until the end of the computation."""
     source = base(array)
     if is_given(source):

@@ -42,6 +42,8 @@ def straighten(context: Context, op: hlo.HloOp) -> None:
             continue
         if (op, index) in context.residents.staged or context.literal(operand) is not None:
             continue
+        if base(context.source_of(operand)) in context.listed:
+            continue
         operand = context.source_of(operand) if deep or spread else operand
         views = context.views(operand)
         scattered = deep and not views[0].in_sbuf

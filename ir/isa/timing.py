@@ -110,6 +110,9 @@ class Timing:
         least, overhead = float(machine["dma.elem_cost_ns"]), float(machine["dma.run_overhead_ns"])
         self.long_run: int = max(1, ceil((least - overhead) / machine["dma.engines"] * self.dma_rate))
         """Bytes of a run that takes as long as all shorter ones; the rate comes near ``dma_rate`` from here on."""
+        self._descriptor = float(machine["dma.swdge_descriptor_ns"])
+        self.found_run: int = max(self.long_run, ceil(self._descriptor * self.dma_rate))
+        """The same where software makes the descriptor of each run, at an address that is found at run time."""
         self.run_ns = float(machine["dma.elem_cost_ns"] / machine["dma.engines"])
         """Least time of a run, all DMA engines together."""
         self.transfer_latency = float(machine["dma.fixed_latency_ns"] + machine["dma.semaphore_write_ns"])
@@ -244,6 +247,11 @@ class Timing:
         ``way``: ``read`` (from HBM), ``write`` (to HBM), ``copy`` (from HBM to HBM) or ``chip`` (on chip).
         """
         return _moving(self._transfer(nbytes, run, way))
+
+    def found(self, nbytes: int, run: int) -> Work:
+        """The same from HBM, at addresses that are found at run time."""
+        moved = self.transfer(nbytes, run)
+        return moved._replace(dma=max(moved.dma, nbytes / max(1, min(run, nbytes)) * self._descriptor))
 
     def arrival(self, nbytes: int, run: int, way: str = "read") -> float:
         """From the start of such a transfer, on its own, until its data is there and the semaphore is seen."""

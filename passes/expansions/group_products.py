@@ -19,8 +19,11 @@ from neuronx_cc.passes.expansions.group_rows import (
     first_rows,
     inside,
     left_over,
+    own_rows,
     put_back,
+    with_rows,
 )
+from neuronx_cc.passes.indexing.rows import gather_rows
 
 
 def contraction(b: Build, op: hlo.RaggedDotOp, operands: Sequence[Value], dims: hlo.DotDims, dtype: str = "") -> Value:
@@ -74,6 +77,24 @@ def products(b: Build, op: hlo.RaggedDotOp, groups: Groups, plan: Plan) -> Value
     free = [dim for dim in range(len(others) + 1) if dim not in (*dims.lhs_batch, *dims.lhs_contracting)]
     place = len(batch) + free.index(axis)
     return b.transpose(spread, [*range(1, place + 1), 0, *range(place + 1, len(sizes) + 1)])
+
+
+def is_plain(op: hlo.RaggedDotOp) -> bool:
+    """Whether lhs is [rows, terms] and rhs has groups first."""
+    return hlo.shape_of(op.args[0]).rank == 2 and op.group_dims.data == (0,) and not op.dims.data.lhs_batch
+
+
+def of_few_groups(b: Build, op: hlo.RaggedDotOp, groups: Groups, plan: Plan) -> Value:
+    """The result of a plain ``op``: all rows with the matrices of the groups that have any, then each row its own."""
+    lhs, rhs, _ = op.args
+    dims, few, shape = op.dims.data, plan.few, hlo.shape_of(rhs).dims
+    numbers, ranks = with_rows(b, groups, few)
+    table = b.reshape(rhs, (groups.count, prod(shape[1:])))
+    matrices = b.reshape(gather_rows(b, table, numbers), (few, *shape[1:]))
+    made = contraction(b, op, (lhs, matrices), dims)
+    columns = hlo.shape_of(made).dims[2:]
+    found = own_rows(b, groups, ranks, b.reshape(made, (groups.rows, few, prod(columns))))
+    return b.reshape(found, (groups.rows, *columns))
 
 
 # ---- sums over the rows of each group -----------------------------------------------------------------------------
