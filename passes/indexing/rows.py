@@ -227,7 +227,13 @@ def gather_rows(b: Build, table: Value, numbers: Value, height: int = 1) -> Valu
 def gather_tables(b: Build, tables: Value, numbers: Value) -> Value:
     """Rows ``numbers`` [G, N], clamped, of ``tables`` [G, R, W]: [G, N, W]."""
     count, height, width = hlo.shape_of(tables).dims
-    entries = hlo.shape_of(numbers).dims[1]
+    entries, costs, size = hlo.shape_of(numbers).dims[1], costs_of(b), itemsize(hlo.shape_of(tables).dtype)
+    walked = costs.gathered(Tables(count, 1, height, width, entries, 1, size))
+    if costs.rows(count * entries, width * size) < walked:  # one table of all
+        first = b.mul(b.iota((count, entries), 0), b.number(height, "s32", (count, entries)))
+        listed = numbers if count == 1 else b.add(clamped(b, numbers, height - 1), first)
+        rows = b.reshape(tables, (count * height, width))
+        return b.reshape(gather_rows(b, rows, b.reshape(listed, (count * entries,))), (count, entries, width))
     found = gather_turned(b, b.reshape(tables, (count, 1, height, width)), numbers, 0)
     return b.reshape(found, (count, entries, width))
 

@@ -51,7 +51,8 @@ def _walk_ns(costs: Costs, kind: str, dtype: str, count: int, height: int, row: 
 
 def _by_places_ns(costs: Costs, count: int, height: int, row: int, entries: int) -> float:
     places = costs.groups(count, height, 4, entries, True, costs.copies(count))
-    return places + costs.groups(count, entries, row, height, shared=GROUPS if count == 1 else 1)
+    walked = costs.groups(count, entries, row, height, shared=GROUPS if count == 1 else 1)
+    return places + min(walked, costs.rows(count * height, row))
 
 
 def scatter_tables(b: Build, kind: str, tables: Value, numbers: Value, updates: Value, exact: bool = False) -> Value:
