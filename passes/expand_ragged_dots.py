@@ -21,7 +21,7 @@ from neuronx_cc.ir.hlo.editing import ops_of, replace
 from neuronx_cc.ir.types import FLOATS, itemsize
 from neuronx_cc.passes.expansions import group_plan
 from neuronx_cc.passes.expansions.build import Build, Value
-from neuronx_cc.passes.expansions.group_products import contraction, is_plain, of_few_groups, products, sums
+from neuronx_cc.passes.expansions.group_products import contraction, is_plain, of_few_rows, products, sums
 from neuronx_cc.passes.expansions.group_rows import groups_of, running_sum
 from neuronx_cc.passes.manager import PassContext, only_for
 
@@ -43,7 +43,7 @@ def _expanded(b: Build, op: hlo.RaggedDotOp, context: PassContext) -> Value:
     work = _work(op, axis, context.options.auto_cast != "none")
     plan = None if work is None or hlo.shape_of(sizes).rank > 1 else group_plan.choose(context.timing, work)
     if work is not None and plan is not None and plan.few and is_plain(op):
-        return of_few_groups(b, op, groups_of(b, sizes, work.rows), plan)
+        return of_few_rows(b, op, groups_of(b, sizes, work.rows))
     if work is None or plan is None or not plan.first:
         return _masked(b, op, axis)
     return (sums if work.sums_rows else products)(b, op, groups_of(b, sizes, work.rows), plan)

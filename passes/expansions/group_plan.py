@@ -2,8 +2,8 @@
 
 *Masked*: all rows, once for each group, zero where they are not its own. *First rows*: as many rows of each group are
 brought together and multiplied as one batch; what groups have beyond that is left to a loop, which runs as often as the
-sizes at run time need it. *Few groups*: all rows are multiplied with the matrices of those groups that have any, of
-which there are no more than rows. No pass: ``expand_ragged_dots`` asks.
+sizes at run time need it. *Few rows*: each is multiplied with the matrix of its group,
+which alone is read. No pass: ``expand_ragged_dots`` asks.
 """
 
 from dataclasses import dataclass, replace
@@ -24,7 +24,7 @@ NEAR_PASSES, MASKED_PASSES = 1, 5
 """Of masked rows that stay on chip, or go through HBM: written, put in order, read."""
 NUMBERED = 10
 """Passes over a number for each group and row, to find where rows are."""
-MASKED_STEPS, STEPS, FEW_STEPS = 10, 18, 28
+MASKED_STEPS, STEPS, FEW_STEPS = 10, 18, 20
 """Transfers that follow one another where rows are masked; or brought together: of numbers, rows, products, rows by
 number, and the loop, which finds that nothing is left; or of matrices, which wait for their numbers.
 """
@@ -57,19 +57,19 @@ class Grouped:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """``first``: rows of each group that are taken at once, ``tile``: of what is left; ``few``: groups with rows, at
-    most, whose matrices alone are read. Rows are masked where all are 0.
+    """``first``: rows of each group that are taken at once, ``tile``: of what is left; ``few``: whether each row is
+    multiplied with its own matrix. Rows are masked where there is none of these.
     """
 
     ns: float
     first: int = 0
     tile: int = 0
-    few: int = 0
+    few: bool = False
 
 
 def choose(timing: Timing, work: Grouped) -> Plan:
     """The quickest."""
-    return min((masked(timing, work), first_rows(timing, work), few_groups(timing, work)), key=lambda plan: plan.ns)
+    return min((masked(timing, work), first_rows(timing, work), few_rows(timing, work)), key=lambda plan: plan.ns)
 
 
 def masked(timing: Timing, work: Grouped) -> Plan:
@@ -107,14 +107,14 @@ def _weights(timing: Timing, work: Grouped) -> float:
     return timing.transfer(work.weights, work.columns * work.itemsize).bound
 
 
-def few_groups(timing: Timing, work: Grouped) -> Plan:
-    """The matrices of groups that have rows, each read where it lies."""
+def few_rows(timing: Timing, work: Grouped) -> Plan:
+    """A matrix for each row, read where it lies."""
     matrix = work.terms * work.columns * work.itemsize
     if work.sums_rows or work.rows >= work.groups or not reads_listed(timing, matrix):
         return Plan(float("inf"))
-    few = replace(work, groups=work.rows)
-    product = max(_products(timing, few, work.rows), timing.found(few.weights, matrix // timing.sizes.rows).bound)
-    return Plan(FEW_STEPS * timing.transfer_latency + product, few=work.rows)
+    each = replace(work, groups=work.rows)
+    product = max(_products(timing, each, 1), timing.found(each.weights, matrix // timing.sizes.rows).bound)
+    return Plan(FEW_STEPS * timing.transfer_latency + product, few=True)
 
 
 def _products(timing: Timing, work: Grouped, rows: int) -> float:

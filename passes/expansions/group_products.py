@@ -17,11 +17,10 @@ from neuronx_cc.passes.expansions.group_rows import (
     belongs,
     brought,
     first_rows,
+    group_of_rows,
     inside,
     left_over,
-    own_rows,
     put_back,
-    with_rows,
 )
 from neuronx_cc.passes.indexing.rows import gather_rows
 
@@ -84,17 +83,15 @@ def is_plain(op: hlo.RaggedDotOp) -> bool:
     return hlo.shape_of(op.args[0]).rank == 2 and op.group_dims.data == (0,) and not op.dims.data.lhs_batch
 
 
-def of_few_groups(b: Build, op: hlo.RaggedDotOp, groups: Groups, plan: Plan) -> Value:
-    """The result of a plain ``op``: all rows with the matrices of the groups that have any, then each row its own."""
+def of_few_rows(b: Build, op: hlo.RaggedDotOp, groups: Groups) -> Value:
+    """The result of a plain ``op``: each row times the matrix of its group, which is read by its number."""
     lhs, rhs, _ = op.args
-    dims, few, shape = op.dims.data, plan.few, hlo.shape_of(rhs).dims
-    numbers, ranks = with_rows(b, groups, few)
+    dims, shape = op.dims.data, hlo.shape_of(rhs).dims
+    numbers, belongs = group_of_rows(b, groups)
     table = b.reshape(rhs, (groups.count, prod(shape[1:])))
-    matrices = b.reshape(gather_rows(b, table, numbers), (few, *shape[1:]))
-    made = contraction(b, op, (lhs, matrices), dims)
-    columns = hlo.shape_of(made).dims[2:]
-    found = own_rows(b, groups, ranks, b.reshape(made, (groups.rows, few, prod(columns))))
-    return b.reshape(found, (groups.rows, *columns))
+    matrices = b.reshape(gather_rows(b, table, numbers), (groups.rows, *shape[1:]))
+    each_row = hlo.DotDims(dims.lhs_contracting, dims.rhs_contracting, (0,), (0,))
+    return _where(b, belongs, contraction(b, op, (lhs, matrices), each_row))
 
 
 # ---- sums over the rows of each group -----------------------------------------------------------------------------

@@ -92,29 +92,12 @@ def put_back(b: Build, groups: Groups, begins: Value, made: Value, first: int) -
     return b.reshape(gather_rows(b, table, numbers), (groups.rows, width))
 
 
-def with_rows(b: Build, groups: Groups, few: int) -> tuple[Value, Value]:
-    """[few]: the numbers of the groups that have rows, and then any; [groups]: how many of these come before each."""
-    shape = groups.count, few
-    used = b.convert(b.compare(groups.starts, groups.ends, "LT"), "s32")
-    ranks = b.sub(running_sum(b, used), used)
-    taken = b.compare(b.broadcast(ranks, shape, (0,)), b.iota(shape, 1), "EQ")
-    taken = b.each(hlo.AndOp, taken, b.convert(b.broadcast(used, shape, (0,)), "pred"))
-    numbers = b.select(taken, b.iota(shape, 0), b.number(0, "s32", shape))
-    return b.sum(numbers, [0]), ranks
-
-
-def own_rows(b: Build, groups: Groups, ranks: Value, made: Value) -> Value:
-    """[rows, W]: of ``made`` [rows, few, W] what belongs to the row's group; zeros for rows of none."""
-    rows, few, width = hlo.shape_of(made).dims
-    shape = rows, groups.count
-    row = b.iota(shape, 0)
-    within = inside(b, row, *(b.broadcast(each, shape, (1,)) for each in (groups.starts, groups.ends)))
-    at = b.add(b.mul(row, b.number(few, "s32", shape)), b.broadcast(ranks, shape, (1,)))
-    beyond = rows * few  # a row of zeros
-    numbers = b.select(within, b.sub(at, b.number(beyond, "s32", shape)), b.number(0, "s32", shape))
-    numbers = b.add(b.sum(numbers, [1]), b.number(beyond, "s32", (rows,)))
-    table = b.concatenate([b.reshape(made, (beyond, width)), b.number(0, hlo.shape_of(made).dtype, (1, width))], 0)
-    return b.reshape(gather_rows(b, table, numbers), (rows, width))
+def group_of_rows(b: Build, groups: Groups) -> tuple[Value, Value]:
+    """[rows]: the number of each row's group, and whether it belongs to any."""
+    shape = groups.rows, groups.count
+    before = b.compare(b.broadcast(groups.ends, shape, (1,)), b.iota(shape, 0), "LE")
+    numbers = b.sum(b.convert(before, "s32"), [1])
+    return numbers, b.compare(numbers, b.number(groups.count, "s32", (groups.rows,)), "LT")
 
 
 def left_over(b: Build, groups: Groups, first: int, tile: int, whole: bool) -> Left:
