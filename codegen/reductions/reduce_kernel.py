@@ -398,7 +398,7 @@ class _Reduce:
                 place = there.moved(at * step).of((Atom(count, step * several), Atom(several, step), *steps))
                 transposed = self._tile("transposed", [several, prod(partitions)], acc, count)
                 self._turn(transposed, part)
-                total = self._tile("total", [several, *(partitions[dim] for dim in stay)], acc, count)
+                total = self._tile("transposed total", [several, *(partitions[dim] for dim in stay)], acc, count)
                 source = transposed.of((*transposed.dims[:2], *(atoms[dim] for dim in order)))
                 reduce_rows(self.emitter, self.problem.opcode, total, source)
                 self._store(total, place)
@@ -434,7 +434,8 @@ class _Reduce:
             initial = Splat(constant, problem.acc)
             elementwise.emit_binary(self.emitter, problem.opcode, problem.acc, total, total, initial)
         if self.op.shape.dtype != problem.acc:
-            cast = self._tile("cast", [atom.size for atom in total.dims[1:]], self.op.shape.dtype, partitions)
+            sizes = [atom.size for atom in total.dims[1:]]
+            cast = self._tile(f"cast of {prod(sizes)}", sizes, self.op.shape.dtype, partitions)
             self.emitter.copy(cast, total)
             total = cast
         copy(builder, target, total, Stream.DMA_STORE)

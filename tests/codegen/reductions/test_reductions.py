@@ -1,5 +1,6 @@
 """Reductions over every subset of dims, by every combiner and type; argmax and argmin; fused rows."""
 
+import random as random_
 from itertools import combinations, permutations
 from typing import Any
 
@@ -361,3 +362,15 @@ def test_extremes_over_leading_dims_take_hardly_longer_than_sums() -> None:
         return neuronx_cc.compile(jax.jit(function).lower(x)).run([], timing_only=True).report.kernel_ns
 
     assert time(lambda x: jnp.max(x, 0)) < 2.7 * time(lambda x: jnp.sum(x, 0))
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_a_last_block_of_other_rows(seed: int) -> None:
+    """Means of images whose count leaves fewer for the last block, which then folds its partitions in another way."""
+    draw = random_.Random(seed)
+    images, side, features = draw.choice((5, 7, 11, 13, 37)), draw.choice((19, 23, 31)), draw.choice((19, 32, 77, 128))
+    x = np.random.default_rng(seed).standard_normal((images, side, side, features)).astype(np.float32)
+    if draw.random() < 0.5:
+        check_function(lambda x: x.mean((1, 2)), x)
+    else:
+        check_function(lambda x: x.astype(jnp.bfloat16).max((1, 2)), x)
