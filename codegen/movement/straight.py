@@ -15,6 +15,7 @@ from neuronx_cc.codegen.emission.views import View, coalesce, outermost, unplace
 from neuronx_cc.codegen.formation.graph import base, is_view
 from neuronx_cc.codegen.movement.fill import repeats_one
 from neuronx_cc.codegen.movement.relayout_plan import LEAST_ELEMENTS, dims_of, direct_run, ordered
+from neuronx_cc.codegen.movement.split import split
 from neuronx_cc.codegen.movement.transfer import blocks_of, nanoseconds, transfer
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.program import Stream
@@ -27,7 +28,11 @@ _READERS = (hlo.ContractionOp, hlo.ReduceOp)
 
 
 def straighten(context: Context, op: hlo.HloOp) -> None:
-    """Give operands of a contraction or reduction ``op`` a dense home where no other lets a DMA move runs."""
+    """Give operands of a contraction or reduction ``op``, or parts that it pads, a dense home where no other lets a DMA
+    move runs.
+    """
+    if isinstance(op, hlo.PadOp):
+        split(context, op)
     if not isinstance(op, _READERS):
         return
     contracted = (op.dims.data.lhs_contracting, op.dims.data.rhs_contracting) if isinstance(op, hlo.DotOp) else ()
