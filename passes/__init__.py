@@ -85,6 +85,7 @@ PASSES = {
         "scalar_computations",
         "saturate_infinity",
         "scatter_sums",
+        "shared_matrices",
         "simplify_control",
         "sink_reshapes",
         "split_complex",

@@ -119,3 +119,24 @@ def test_a_table_that_is_written_meanwhile_is_not() -> None:
         return jnp.einsum("tk,tkn->tn", x, taken), table
 
     check_function(function, x, w, np.array([3, 1, 1, 8], np.int32), relative=2e-5)
+
+
+@pytest.mark.parametrize("formula", ["tk,tkn->tn", "tkn,tk->tn", "tk,tnk->nt", "tk,tkn->nt"])
+@pytest.mark.parametrize("chosen", [(), (2,)])
+@pytest.mark.parametrize("count", [9, 40])
+def test_matrices_that_rows_share(formula: str, chosen: tuple[int, ...], count: int) -> None:
+    """More numbers than matrices, some outside of the table: rows are multiplied with all of it."""
+    draw = np.random.default_rng(count)
+    x, w = draw.standard_normal((count, 256)).astype(np.float32), draw.standard_normal((3, 256, 256)).astype(np.float32)
+    numbers = draw.integers(-1, 5, (count, *chosen)).astype(np.int32)
+    if chosen:
+        formula = formula.replace("tkn", "tikn").replace("tnk", "tink").replace(">tn", ">tin").replace(">nt", ">nit")
+    first, second = formula.split("->")[0].split(",")
+
+    def function(x: Any, w: Any, numbers: Any) -> Any:
+        taken = jnp.take(w, numbers, axis=0, mode="clip")
+        return jnp.einsum(formula, *((x, taken) if len(first) < len(second) else (taken, x)))
+
+    compiled = check_function(function, x, w, numbers, relative=2e-5)
+    schedules = [line for line in compiled.program.schedules.values() if "k 2" in line or "k 128" in line]
+    assert all(f"b {count}" not in line for line in schedules), schedules
