@@ -69,6 +69,7 @@ PASSES = {
         "inline_calls",
         "invert_divisors",
         "known_compares",
+        "late_fills",
         "merge_contracted",
         "moments",
         "narrow_contractions",

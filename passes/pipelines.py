@@ -69,6 +69,7 @@ DEFAULT_PIPELINE: Pipeline = (
             "canonical_indexing",
             "known_compares",
             "canonicalize",
+            "late_fills",
             "shared_matrices",
             "narrow_contractions",
             "batch_dims_first",

@@ -54,12 +54,13 @@ def program(seed: int) -> tuple[Callable[..., Any], list[Array], Machine]:
     w = draw.standard_normal([height, *(sizes[letter] for letter in w_dims)]).astype(dtype)
     numbers = draw.integers(-1, height + 1, count).astype(np.int32)  # some are outside
     end, way = chooser.choice(("none", "none", "activation", "summed", "table too")), chooser.random()
+    mode = chooser.choice(("clip", "clip", "fill"))
     pairs = count % 2 == 0 and way < 0.3
 
     def once(x: Any, w: Any, numbers: Any) -> Any:
         if pairs:
             numbers = numbers.reshape(2, count // 2)
-        taken = jnp.take(w, numbers, axis=0, mode="clip").reshape(count, *w.shape[1:])
+        taken = jnp.take(w, numbers, axis=0, mode=mode).reshape(count, *w.shape[1:])
         made = jnp.einsum(formula, x, taken)
         if way > 0.85:
             made = made + jnp.einsum(formula, x * 2, taken)
