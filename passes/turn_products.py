@@ -2,14 +2,21 @@
 
 Input: canonical hlo after ``features_first``, whose transposes of single operands stand where two orders meet. Output:
 a contraction whose result comes to such transposes, past elementwise ops, slices and exchanges, has its operands
-swapped instead, where that turns fewer elements than before. What lies between moves along (``features_first.Mover``).
-No value changes.
+swapped instead, where that turns fewer elements than before. So has the contraction of one row in a loop with a matrix
+that the loop keeps on chip: its many columns are rows then, which fill the partitions, as the next iteration contracts
+them. What lies between moves along (``features_first.Mover``). No value changes.
 """
+
+from math import prod
 
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.hlo.editing import defining_op, ops_of
+from neuronx_cc.ir.machine import Sizes
 from neuronx_cc.passes.analysis.exchanges import is_exchange
+from neuronx_cc.passes.analysis.loop_state import Invariants
+from neuronx_cc.passes.analysis.stored import STAGED_SHARE, equal_chunk
+from neuronx_cc.passes.analysis.trip_count import trip_count
 from neuronx_cc.passes.canonical.contraction import swapped_order
 from neuronx_cc.passes.features_first import Mover
 from neuronx_cc.passes.manager import PassContext, only_for
@@ -20,15 +27,41 @@ MOST = 64
 
 @only_for(hlo.DotOp)
 def run(module: HloModule, context: PassContext) -> None:
+    sizes = context.timing.sizes
+    rows = {
+        dot
+        for computation in module.computations()
+        for op in ops_of(computation.block)
+        if isinstance(op, hlo.WhileOp) and trip_count(op, module) not in (0, 1)
+        for dot in _single_rows(Invariants(module, op), sizes)
+    }
     for computation in module.computations():
         ops = list(ops_of(computation.block))
-        if not any(isinstance(op, hlo.TransposeOp) for op in ops):
-            continue
-        chosen = {op for op in ops if isinstance(op, hlo.DotOp) and _is_read_transposed(op)}
+        chosen = {op for op in ops if op in rows}
+        if any(isinstance(op, hlo.TransposeOp) for op in ops):
+            chosen |= {op for op in ops if isinstance(op, hlo.DotOp) and _is_read_transposed(op)}
         if chosen:
             mover = Mover(chosen)
             for op in ops_of(computation.block):
                 mover.visit(op)
+
+
+def _single_rows(known: Invariants, sizes: Sizes) -> set[hlo.Operation]:
+    """Contractions of one row, which changes, with columns of a matrix that does not, both in equal chunks; none where
+    these matrices do not stay on chip.
+    """
+    found: set[hlo.Operation] = set()
+    kept: dict[hlo.SSAValue, int] = {}
+    for op in ops_of(known.body.block):
+        if not isinstance(op, hlo.DotOp) or op.dims.data.lhs_batch or op.rhs not in known or op.lhs in known:
+            continue
+        rows, columns = hlo.shape_of(op.lhs).size, op.shape.size
+        terms = prod(hlo.shape_of(op.lhs).dims[axis] for axis in op.dims.data.lhs_contracting)
+        chunks = all(equal_chunk(size, sizes.partitions) for size in (terms, columns))
+        if rows == terms > 1 and columns > 1 and chunks:
+            found.add(op)
+            kept[op.rhs] = hlo.shape_of(op.rhs).nbytes
+    return found if sum(kept.values()) <= sizes.sbuf_share(STAGED_SHARE) * sizes.partitions else set()
 
 
 def _is_read_transposed(dot: hlo.DotOp) -> bool:

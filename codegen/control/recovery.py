@@ -35,6 +35,11 @@ class Recovery:
         self._pieces: list[tuple[int, list[Record]]] = []
         """Number of the record that follows a kernel, and what the kernel does otherwise."""
 
+    @property
+    def count(self) -> int:
+        """Kernels that have looked at their sums and are followed by nothing yet."""
+        return len(self._pieces)
+
     def prepare(self) -> Block:
         """The number in each partition, 0 until a sum turns out not to be finite. First asked for outside regions."""
         builder = self.builder

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence, Set
+from contextlib import AbstractContextManager
 from typing import Protocol
 
 from neuronx_cc.codegen import parts
@@ -23,6 +24,7 @@ from neuronx_cc.codegen.control import counters
 from neuronx_cc.codegen.control.residence import assign, given_homes, make_identities, origin, result_home, state_home
 from neuronx_cc.codegen.dots.resident import kept
 from neuronx_cc.codegen.emission.builder import Affine
+from neuronx_cc.codegen.emission.iterations import iterations
 from neuronx_cc.codegen.emission.views import View
 from neuronx_cc.codegen.formation.graph import base
 from neuronx_cc.codegen.movement.concatenate_kernel import put
@@ -80,7 +82,7 @@ def lower_while(context: Context, op: hlo.WhileOp, step: int, name: str, form: F
     if trips is None:
         _decide(context, condition, homes, register, f"{name}.condition", form)
     if trips != 0:
-        with kept(context, op, homes, inner.carried, trips), context.builder.region(While(register, trips or 0)):
+        with kept(context, op, homes, inner.carried, trips), _repeated(context, register, trips):
             inner.lower(homes)
             if trips is None:
                 _decide(context, condition, homes, register, f"{name}.condition", form)
@@ -88,6 +90,14 @@ def lower_while(context: Context, op: hlo.WhileOp, step: int, name: str, form: F
     for index, found in after.items():
         for element in found:
             context.homes[element] = list(homes[index])
+
+
+def _repeated(context: Context, register: int, trips: int | None) -> AbstractContextManager[None]:
+    """Around the body of a loop: iterations that may overlap where their number is known."""
+    if trips is None or trips < 2:
+        return context.builder.region(While(register, trips or 0))
+    others = context.recovery.count  # what is done otherwise is a region of its own
+    return iterations(context.builder, trips, register, lambda: context.recovery.count == others)
 
 
 def _packed(value: hlo.SSAValue) -> list[hlo.SSAValue]:

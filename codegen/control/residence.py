@@ -9,15 +9,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from neuronx_cc.codegen.context import Context
-from neuronx_cc.codegen.dots.problem import PE_DTYPES
+from neuronx_cc.codegen.dots.problem import PE_DTYPES, order_of
 from neuronx_cc.codegen.emission.builder import emit_over
 from neuronx_cc.codegen.emission.views import View, linear
-from neuronx_cc.codegen.formation.graph import ELEMENTWISE, base, is_view, same_order
+from neuronx_cc.codegen.formation.graph import ELEMENTWISE, base, is_view, same_order, squeeze
 from neuronx_cc.codegen.maps.plan import resident_layout
 from neuronx_cc.codegen.movement.concatenate_kernel import fill, put
 from neuronx_cc.codegen.movement.halves import carrier_of
 from neuronx_cc.codegen.movement.transfer import blocks_of
 from neuronx_cc.ir import hlo
+from neuronx_cc.ir.hlo.editing import ops_of
 from neuronx_cc.ir.isa.program import Stream
 from neuronx_cc.passes.analysis.calls import called_names
 
@@ -47,7 +48,8 @@ def state_home(
     owner = after[0] if after else op.result
     wanted = next((context.outputs[element] for element in after if element in context.outputs), None)
     on_chip = shape.size and stays_on_chip(context, op, index)
-    layout = resident_layout(context.timing, shape, context.sizes.sbuf_share(STATE_SHARE)) if on_chip else None
+    most, contracted = context.sizes.sbuf_share(STATE_SHARE), _is_contracted(context, op, shape)
+    layout = resident_layout(context.timing, shape, most, contracted) if on_chip else None
     lent = context.carried.get(value)
     for element in after:
         context.note_use(owner, context.last_use(element))
@@ -191,6 +193,23 @@ def stays_on_chip(context: Context, op: hlo.WhileOp, index: int) -> bool:
     """
     names = (*op.body.data, *op.condition.data)
     return all(_parameter(context, name, index) for name in names)
+
+
+def _is_contracted(context: Context, op: hlo.WhileOp, shape: hlo.Shape) -> bool:
+    """Whether the body contracts the first dim of a state of these dims: such states are made alike, too."""
+    body = context.module.computation(op.body.data[0])
+    old = {element for found in context.elements(body.block.args[0]).values() for element in found}
+    for each in ops_of(body.block):
+        if not isinstance(each, hlo.DotOp):
+            continue
+        for index, value in enumerate(each.operands):
+            if base(value) not in old or squeeze(hlo.shape_of(base(value)).dims) != squeeze(shape.dims):
+                continue
+            dims, (_, _, folded) = hlo.shape_of(value).dims, order_of(each, index)
+            wide = [axis for axis, size in enumerate(dims) if size > 1]
+            if [axis for axis in folded if dims[axis] > 1] == wide[:1] and same_order(value, base(value)):
+                return True
+    return False
 
 
 def _parameter(context: Context, name: str, index: int) -> bool:

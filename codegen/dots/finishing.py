@@ -54,6 +54,7 @@ def finished(problem: Problem, schedule: Schedule, timing: Timing) -> Schedule:
     schedule = replace(schedule, body=_body(problem, schedule, sizes), row_body=_row_body(problem, schedule, sizes))
     schedule = with_more_buffers(problem, schedule, sizes)
     schedule = _more_in_flight(problem, schedule, (lhs_blocks, rhs_blocks), sizes)
+    schedule = _more_of_arrays(problem, schedule, sizes)
     few = schedule.stays == "lhs" and prod(problem.m) <= sizes.columns and problem.rhs.home is not Home.STAGED
     return ahead(problem, schedule, sizes) if few and not problem.rhs.transposed else schedule
 
@@ -142,6 +143,19 @@ def _more_in_flight(problem: Problem, schedule: Schedule, blocks: tuple[int, int
         several = (schedule.with_coming(operand, replace(coming, buffers=each)) for each in counts)
         schedule = next((each for each in several if fits(problem, each, sizes)), schedule)
     return schedule
+
+
+def _more_of_arrays(problem: Problem, schedule: Schedule, sizes: Sizes) -> Schedule:
+    """With more buffers for small tiles of what the epilogue reads, as far as there are tiles."""
+    loaded = [each.loaded for each in problem.arrays if not each.on_chip]
+    columns = min(problem.n_tiled, schedule.columns)
+    width = problem.width(columns) * schedule.beside * max(map(itemsize, loaded), default=0)
+    if not 0 < width <= sizes.bank_bytes:
+        return schedule
+    tiles = prod(problem.b) * -(-prod(problem.m) // sizes.columns) * -(-prod(problem.n) // max(1, columns))
+    counts = range(min(MOST_BUFFERS, tiles), schedule.array_tiles, -1)
+    more = (replace(schedule, array_tiles=count) for count in counts)
+    return next((each for each in more if fits(problem, each, sizes)), schedule)
 
 
 def _row_tiles(problem: Problem, schedule: Schedule, operand: Operand, sizes: Sizes) -> int:

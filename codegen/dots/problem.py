@@ -20,6 +20,7 @@ from neuronx_cc.ir import hlo
 from neuronx_cc.ir.machine import Sizes
 from neuronx_cc.ir.types import FLOATS, itemsize
 from neuronx_cc.passes.analysis.conversions import is_lossless
+from neuronx_cc.passes.analysis.stored import equal_chunk
 
 PE_DTYPES = frozenset(["f32", "bf16", "f16", "f8e4m3", "f8e5m2", "f8e3m4"])
 SMALL_INTEGERS = frozenset(["s8", "u8"])
@@ -29,9 +30,6 @@ DECODED = {"f8e4m3fn": 2.0**8}
 have another bias, and an 8-bit float's fit into them as they are. No code is an infinity, and NaN is all ones."""
 PARTS, PART = 3, "bf16"
 """FP32 is the sum of so many numbers of this type, exactly: each has eight of its 24 bits."""
-CHUNK_EXCESS = 1.25
-"""How many more chunks than necessary a contracted dim is cut into, for chunks of equal length."""
-
 
 PAIR = "bf16"
 """What two neighbouring codes of 8 bits are transposed as (``pairs``)."""
@@ -445,8 +443,7 @@ def divisor(size: int, most: int) -> int:
 
 def segments_of(size: int, sizes: Sizes) -> tuple[Segment, ...]:
     """The segments of a single contracted dim: equal chunks, or full chunks and a rest where that takes fewer."""
-    equal = divisor(size, sizes.rows)
-    if size // equal <= CHUNK_EXCESS * -(-size // sizes.rows):
+    if equal := equal_chunk(size, sizes.rows):
         return (Segment(0, equal, size // equal),)
     whole, rest = divmod(size, sizes.rows)
     found = [Segment(0, sizes.rows, whole)] if whole else []

@@ -44,12 +44,13 @@ from neuronx_cc.ir.hlo.editing import ops_of
 from neuronx_cc.ir.machine import Sizes
 from neuronx_cc.ir.types import itemsize
 from neuronx_cc.passes.analysis.calls import called_names
+from neuronx_cc.passes.analysis.stored import STAGED_SHARE
 from neuronx_cc.passes.analysis.trip_count import trip_count
 
-MOST_SHARE = (7, 11)
-"""Of a partition of SBUF: what resident values and staged operands may fill together."""
 LEAST_SHARE = (3, 11)
-"""The same where some kernel of the loop may need much room."""
+"""Of a partition of SBUF: what resident values and staged operands may fill where some kernel of the loop may need much
+room (``STAGED_SHARE``: elsewhere).
+"""
 SHORT_PART = 88
 """A row that is reduced takes little room if it takes at most one part in so many of SBUF, in FP32."""
 WINDOWS = ("dynamic-slice", "dynamic-update-slice")
@@ -101,7 +102,7 @@ def kept(
     found = list(_candidates(context, body, given, UNKNOWN_TRIPS if trips is None else trips, bound))
     found.sort(key=lambda each: (-each.saved / each.nbytes(context.sizes), -each.saved))
     modest = _is_modest(context.module, body, context.sizes.sbuf_bytes // (4 * SHORT_PART))
-    most = context.sizes.sbuf_share(MOST_SHARE if modest else LEAST_SHARE)
+    most = context.sizes.sbuf_share(STAGED_SHARE if modest else LEAST_SHARE)
     known = {value: context.homes[value] for value in bound if value in context.homes}
     context.homes.update(bound)
     shared: dict[tuple[hlo.SSAValue, str, str], tuple[Alloc, Staged]] = {}

@@ -187,7 +187,7 @@ class Output:
             kept = kept.index(1, begin + part.n_offset, part.columns)
             rows = Atom(part.rows // part.beside, 1, True)
             return kept.of((rows, *([Atom(part.beside, 0)] if part.beside > 1 else []), kept.dims[1]))
-        return self._load(number, part, EPILOGUE_BUFFERS)
+        return self._load(number, part, self.schedule.array_tiles)
 
     def _load(self, number: int, part: Part, buffers: int) -> Block:
         """What the epilogue of a part of the result reads of an array: elements that repeat are loaded once."""
@@ -197,7 +197,9 @@ class Output:
         varying = [dim for dim, atom in enumerate(source.dims) if dim and atom.stride]
         order = sorted(varying, key=lambda dim: -abs(source.dims[dim].stride))  # in long runs
         sizes = [source.dims[dim].size for dim in order]
-        tile = self.tiles.tile(array.loaded, sizes or [1], source.dims[0].size, array_name(number), buffers)
+        phases = self.schedule.array_phases(self.emitter.builder.sizes) if buffers == self.schedule.array_tiles else 1
+        name = array_name(number)
+        tile = self.tiles.tile(array.loaded, sizes or [1], source.dims[0].size, name, buffers, phases=phases)
         copy(self.emitter.builder, tile if sizes else tile.of(tile.dims[:1]), source.select([0, *order]), stream)
         free = [Atom(atom.size, 0) for atom in source.dims[1:]]
         for at, dim in enumerate(order):

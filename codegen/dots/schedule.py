@@ -147,6 +147,8 @@ class Schedule:
     """Rows of the result, at most, whose sums leave side by side from each partition: those of tiles that are staged
     together, or those of lhs that come so.
     """
+    array_tiles: int = EPILOGUE_BUFFERS
+    """Buffers of tiles of each array that the epilogue reads, whose parts stay no longer than a tile of the result."""
 
     def coming(self, operand: Operand) -> Coming:
         """How ``operand`` comes."""
@@ -189,7 +191,12 @@ class Schedule:
             if problem.rhs.transposed and itemsize(problem.rhs.stored) == 1:  # rows come ahead of their blocks
                 blocks += 1 + min(self.row_buffers, self.row_buffers * problem.partitions // max(1, self.rhs.rows))
             return max(EPILOGUE_BUFFERS, blocks)
-        return 1 if kept is Kept.WHOLE else EPILOGUE_BUFFERS
+        return 1 if kept is Kept.WHOLE else self.array_tiles
+
+    def array_phases(self, sizes: Sizes) -> int:
+        """Iterations of a loop whose tiles of such an array have buffers of their own."""
+        rows, columns = -(-self.together // sizes.columns), -(-self.rhs.rows // sizes.bank_columns)
+        return max(1, self.array_tiles // (self.body * rows * columns))
 
     def batch_bodies(self, problem: Problem) -> list[int]:
         """Of each batch dim, how many indices are an iteration of its loop, with those of the dims inside of it; all of

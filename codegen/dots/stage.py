@@ -18,7 +18,7 @@ from neuronx_cc.codegen.dots.schedule import (
     parts_name,
     suspects_name,
 )
-from neuronx_cc.codegen.dots.span import Span, rows_at
+from neuronx_cc.codegen.dots.span import Span, in_a_row, rows_at
 from neuronx_cc.codegen.emission.accesses import Alloc
 from neuronx_cc.codegen.emission.builder import Affine, Block
 from neuronx_cc.codegen.emission.tiles import dense
@@ -137,7 +137,7 @@ class Stage:
         way = self.coming.ways[problem.segments.index(segment)]
         if way is Way.STAGED:
             assert bound.staged is not None
-            return _staged_block(self.filler.operand, bound.view, bound.staged, span, segment)
+            return _staged_block(problem, self.filler.operand, bound.view, bound.staged, span, segment)
         if way is Way.LAID_OUT:
             assert self.layout is not None
             return self._loaded(self.layout.block(span, self.coming.rows), span, segment)
@@ -202,9 +202,20 @@ class Stage:
         return tile.of((tile.dims[0], *dense([chunks, width], conversion.SIGNED))).index(2, Affine(0), rows)
 
 
-def _staged_block(operand: Operand, view: View, staged: Staged, span: Span, segment: Segment) -> Block:
+def _staged_block(
+    problem: Problem, operand: Operand, view: View, staged: Staged, span: Span, segment: Segment
+) -> Block:
     """The part [partitions, chunks, rows] of what was staged ahead of the loops."""
     offset, rows = rows_at(view, operand.batch, operand.free, span)
-    first = sum(each.steps for each in staged.segments if each.start < segment.start)
-    offset, (chunks,) = span.within(offset + first * staged.chunk_bytes, [Atom(segment.steps, staged.chunk_bytes)])
-    return Block(view.alloc, view.dtype, offset, (Atom(segment.partitions, 1, True), chunks, rows))
+    first, sizes = (
+        Affine(sum(each.steps for each in staged.segments if each.start < segment.start)),
+        problem.chunks(segment),
+    )
+    begin, count = (Affine(), prod(sizes)) if span.terms is None else in_a_row(span.terms, sizes)
+    chunks = Atom(count, staged.chunk_bytes)
+    return Block(
+        view.alloc,
+        view.dtype,
+        offset + (first + begin) * staged.chunk_bytes,
+        (Atom(segment.partitions, 1, True), chunks, rows),
+    )

@@ -450,12 +450,12 @@ def _contracted_dim(
     if len(marked) > 1:
         return None
     staged = next((each.staged for each in bound if each.staged is not None), None)
-    if staged is not None:
-        if len(k) != 1 or (marked and staged.segments != (Segment(0, k[0], 1),)):
-            return None
-        return 0, staged.segments
+    if staged is not None and not marked:
+        return (0, staged.segments) if len(k) == 1 else None
     if marked:
-        return marked[0], (Segment(0, k[marked[0]], 1),)
+        alike = len(k) - 1, (Segment(0, k[-1], prod(k[:-1])),)  # chunks follow each other as those that were staged
+        fits = staged is None or (marked[0], staged.segments) == alike
+        return (marked[0], (Segment(0, k[marked[0]], 1),)) if fits else None
     if not k:
         return -1, (Segment(0, 1, 1),)
 

@@ -41,16 +41,24 @@ class Tiles:
     _rings: dict[tuple[str, int], Ring] = field(default_factory=dict)
 
     def tile(
-        self, dtype: str, sizes: Sequence[int], partitions: int, name: str, count: int, several: bool = False
+        self,
+        dtype: str,
+        sizes: Sequence[int],
+        partitions: int,
+        name: str,
+        count: int,
+        several: bool = False,
+        phases: int = 1,
     ) -> Block:
         """The next buffer of the ring ``name`` of ``count`` buffers.
 
-        ``several``: of tiles that follow each other in straight-line code.
+        ``several``: of tiles that follow each other in straight-line code. ``phases``: as in ``Ring``.
         """
         key = name, count
         nbytes = max(prod(sizes) * itemsize(dtype), self.planned.get(key, 0))
         if key not in self._rings or self._rings[key].nbytes < nbytes:
             self._rings[key] = self.pool.ring(nbytes, count, f"{name} of {self.name}")
+            self._rings[key].phases = phases
         return tile_in(self.builder, self._rings[key], sizes, dtype, partitions, several)
 
     def banks(self, count: int, name: str) -> Ring:

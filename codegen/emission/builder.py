@@ -199,7 +199,7 @@ class Builder:
         self.program.records.append(End())
         # an enclosing loop may still claim a phase register, which an inner loop must not overwrite
         self._closed_registers += [register, *frame.phases.values()]
-        if len(self.sync.frames) == 1:
+        if len(self.sync.frames) == self.sync.outermost:
             self._free_registers += self._closed_registers
             self._closed_registers = []
 
@@ -270,8 +270,8 @@ class Builder:
 
     @property
     def open_loops(self) -> int:
-        """Loops around what is emitted next."""
-        return len(self.sync.frames) - 1
+        """Loops of its kernel around what is emitted next."""
+        return len(self.sync.frames) - self.sync.outermost
 
     @property
     def registers_left(self) -> int:
@@ -356,7 +356,7 @@ class Builder:
     def place(self) -> tuple[bool, bool]:
         """Whether code is in a loop, and whether that is unrolled: with a ring's turn, what its next buffer is."""
         frame = self.sync.frames[-1]
-        return frame.register >= 0, bool(self._unrolled) and self._unrolled[-1] is frame
+        return frame.register >= 0 and not frame.iterations, bool(self._unrolled) and self._unrolled[-1] is frame
 
     def _next(self, ring: Ring, several: bool = False) -> tuple[int, int, int]:
         """Turn and offset of the next buffer, and around what the phase of the innermost loop counts, or 0."""

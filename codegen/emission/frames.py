@@ -36,6 +36,8 @@ class Frame:
 
     count: int = 1
     register: int = -1
+    iterations: bool = False
+    """Whether it goes around kernels: what is emitted in it is straight-line code, and outermost loops are in it."""
     phases: dict[int, int] = field(default_factory=dict)
     """Modulus -> phase register."""
     reusable: set[int] = field(default_factory=set)

@@ -19,34 +19,25 @@ region's count takes part in may be anywhere in the register's range.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from operator import attrgetter
 
 from neuronx_cc.codegen.emission.accesses import NO_ROTATIONS, Alloc, Hazard, hull, interleaved, remember
+from neuronx_cc.codegen.emission.carried import Like, Walk, near, together
 from neuronx_cc.codegen.emission.frames import Access, Frame, Place, Steps
+from neuronx_cc.ir.isa.limits import MAX_WAIT_COEFS, MAX_WAITS
 from neuronx_cc.ir.isa.program import DMA_STREAMS, Instr, Ref, Space, Stream, Wait
 
 NEVER = -(1 << 60)
 """What is known of a loop's iterations before it is waited for any of them: counts may be negative in the first."""
+MOST_ACCESSES = 2000
+"""The same of loops around kernels, whose iterations do not overlap where there are more."""
+MOST_ISSUED = 50_000
+"""Instructions of all iterations of such a loop; of more, iterations with a barrier each are timed and traced once."""
 PIECES = 4
 """Parts of a loop that what comes after it tells apart."""
-
-
-@dataclass(slots=True)
-class Walk:
-    """How an access moves with the loop that is being closed."""
-
-    step: int
-    """Bytes an iteration."""
-    lo: int
-    hi: int
-    """Hull over the values of all other registers."""
-    rotated: frozenset[tuple[int, int]]
-    """Its rotations in loops that are closed."""
-    phases: tuple[tuple[int, int], ...]
-    """(register, stride) of the loop's own phase registers."""
 
 
 class Synchroniser:
@@ -70,6 +61,11 @@ class Synchroniser:
     def regions(self) -> int:
         """Open regions."""
         return len(self._outside)
+
+    @property
+    def outermost(self) -> int:
+        """Frames around an outermost loop of a kernel: the program's, or a region's, and that of its iterations."""
+        return 2 if len(self.frames) > 1 and self.frames[1].iterations else 1
 
     def record(self, instr: Instr, operands: list[tuple[Alloc, Ref, bool]]) -> None:
         """Count ``instr`` as emitted now and wait for what its operands conflict with."""
@@ -119,7 +115,7 @@ class Synchroniser:
                     continue
                 place, count = earlier.place, earlier.count
                 if count > known.get(place, 0) and self._overlap(earlier, access):
-                    if earlier.steps is not None and len(self.frames) > 1:
+                    if earlier.steps is not None and len(self.frames) > self.outermost:
                         place, count = self._in_step(earlier, earlier.steps, access)
                     former = known.get(place, NEVER if place[2] else 0)
                     if count > former:
@@ -129,7 +125,8 @@ class Synchroniser:
 
     def _in_step(self, earlier: Access, steps: Steps, access: Access) -> tuple[Place, int]:
         """The place and count to wait for where a loop goes the same way as one before: iteration by iteration."""
-        loop = self.frames[1]
+        outermost = self.outermost
+        loop = self.frames[outermost]
         own = [stride for register, stride in access.coefs if register == loop.register]
         if own == [steps.step] and steps.step > 0:
             rest = tuple([coef for coef in access.coefs if coef[0] != loop.register])
@@ -137,7 +134,8 @@ class Synchroniser:
             ahead = -(-(hi - steps.lo) // steps.step) - 1
             if lo < hi and loop.count - 1 + ahead < steps.trips:
                 stream = earlier.place[0]
-                return (stream, (), ((loop.register, steps.each),)), steps.first + ahead * steps.each
+                place = (stream, tuple(self.frames[1:outermost]), ((loop.register, steps.each),))
+                return place, steps.first + ahead * steps.each
         return earlier.place, earlier.count
 
     def _inherited(self, alloc: Alloc, access: Access) -> list[Hazard]:
@@ -183,8 +181,8 @@ class Synchroniser:
         """End what ``open_region`` began: counts go on from where they stood."""
         self.frames, self._known = self._outside.pop()
 
-    def open_loop(self, count: int, register: int) -> Frame:
-        frame = Frame(count=count, register=register)
+    def open_loop(self, count: int, register: int, iterations: bool = False) -> Frame:
+        frame = Frame(count=count, register=register, iterations=iterations)
         self.register_range[register] = count
         self.loaded.discard(register)
         self.frames.append(frame)
@@ -197,7 +195,7 @@ class Synchroniser:
         for alloc, accesses in self._touched.pop(loop, {}).items():
             self._carried(loop, accesses, carried)
             self._fold(loop, alloc, accesses)
-        self._wait(carried)
+        self._wait(self._between(carried))
         self.frames.pop()
         for known, place, former, _ in reversed(loop.learned):
             known[place] = former
@@ -208,6 +206,37 @@ class Synchroniser:
         for register in (loop.register, *loop.phases.values()):
             self.register_range.pop(register, None)
         return loop
+
+    def close_iterations(self, first: int, may_overlap: bool) -> bool:
+        """Close the loop around kernels that a region holds, before the region. Whether its iterations overlap: waits
+        between them are added. Else it is to be the region's own, with a barrier after each, from where counts start.
+
+        ``first``: the number of its first instruction. Pieces of memory follow each other in the same bytes within an
+        iteration, so their accesses are looked at together. What takes too long to tell or to time, or more waits than
+        an instruction has, does not overlap.
+        """
+        loop, carried = self.frames[-1], dict[tuple[int, Stream], int]()
+        touched = self._touched.pop(loop, {})
+        places = [place for _, waits in self.pending[first:] for place in waits]
+        overlaps = (
+            may_overlap
+            and sum(map(len, touched.values())) <= MOST_ACCESSES
+            and loop.count * sum(loop.finished.values()) <= MOST_ISSUED
+            and all(len(place[1]) + len(place[2]) <= MAX_WAIT_COEFS for place in places)
+        )
+        if overlaps:
+            for accesses in together(touched):
+                self._carried(loop, accesses, carried)
+            strongest = self._between(carried)
+            orders = Counter(order for order, _ in strongest)
+            overlaps = all(len(self.pending[order][1]) + more <= MAX_WAITS for order, more in orders.items())
+            if overlaps:
+                self._wait(strongest)
+        if not overlaps:
+            loop.finished = {}
+        self.frames.pop()
+        self.register_range.pop(loop.register, None)
+        return overlaps
 
     def _carried(self, loop: Frame, accesses: list[Access], found: dict[tuple[int, Stream], int]) -> None:
         """Add (instruction's order, awaited stream) -> count for the conflicts between iterations of ``loop``.
@@ -224,37 +253,46 @@ class Synchroniser:
             alike[key] = (first, max(last, access, key=attrgetter("count")))
         if not any(first.write for first, _ in alike.values()):
             return
-        groups = [(first, last, self._walk(loop, first)) for first, last in alike.values()]
-        for later, _, later_walk in groups:
-            stream, write = later.stream, later.write
-            unordered = stream in DMA_STREAMS
-            for earlier, last, earlier_walk in groups:
-                if not (write or earlier.write) or (earlier.stream is stream and not unordered):
-                    continue
-                distance = self._distance(loop, earlier, later, earlier_walk, later_walk)
-                if distance == 0 or (distance >= loop.count and distance not in loop.phases):
-                    continue
-                wait = (later.order, earlier.stream)
-                count = last.count - distance * loop.finished[earlier.stream]
-                found[wait] = max(count, found.get(wait, count))
+        groups = [Like(first, last, self._walk(loop, first), *self._expanded(first)) for first, last in alike.values()]
+        for later, earlier in near(groups):
+            stream = later.first.stream
+            if not (later.first.write or earlier.first.write):
+                continue
+            if earlier.first.stream is stream and stream not in DMA_STREAMS:
+                continue
+            distance = self._distance(loop, earlier.first, later.first, earlier.walk, later.walk)
+            if distance == 0 or (distance >= loop.count and distance not in loop.phases):
+                continue
+            wait = (later.first.order, earlier.first.stream)
+            count = earlier.last.count - distance * loop.finished[earlier.first.stream]
+            found[wait] = max(count, found.get(wait, count))
 
-    def _wait(self, carried: dict[tuple[int, Stream], int]) -> None:
-        """Have instructions wait for earlier iterations of the innermost loop, unless one before them does.
+    def _between(self, carried: dict[tuple[int, Stream], int]) -> dict[tuple[int, Stream], int]:
+        """Of what instructions wait for of earlier iterations of the innermost loop, what none before them waits for.
 
         So does one that waits for the same stream in its own iteration.
         """
-        loops = tuple(self.frames[1:])
+        loops, within = tuple(self.frames[1:]), set[tuple[int, Stream]]()
         for _, place, _, order in self.frames[-1].learned:
-            if place[1] == loops:
-                carried[order, place[0]] = self.pending[order][1][place]
+            if place[1] == loops and not place[2]:
+                wait = (order, place[0])
+                within.add(wait)
+                carried[wait] = self.pending[order][1][place]
         strongest: dict[tuple[Stream, Stream], int] = {}
+        found = {}
         for (order, awaited), count in sorted(carried.items()):
-            instr, waits = self.pending[order]
-            key = (instr.stream, awaited)
+            key = (self.pending[order][0].stream, awaited)
             if key not in strongest or strongest[key] < count:
                 strongest[key] = count
-                place = (awaited, loops, ())
-                waits[place] = max(count, waits.get(place, count))
+                if (order, awaited) not in within:
+                    found[order, awaited] = count
+        return found
+
+    def _wait(self, strongest: dict[tuple[int, Stream], int]) -> None:
+        loops = tuple(self.frames[1:])
+        for (order, awaited), count in strongest.items():
+            waits, place = self.pending[order][1], (awaited, loops, ())
+            waits[place] = max(count, waits.get(place, count))
 
     def _walk(self, loop: Frame, access: Access) -> Walk:
         own = tuple([coef for coef in access.coefs if coef[0] == loop.register])
@@ -348,7 +386,7 @@ class Synchroniser:
     def _steps(self, loop: Frame, access: Access) -> Steps | None:
         """How ``access`` moved with ``loop``, an outermost one, if it did."""
         own = [stride for register, stride in access.coefs if register == loop.register]
-        if len(self.frames) > 2 or not own or len(access.coefs) > 1:
+        if len(self.frames) > self.outermost + 1 or not own or len(access.coefs) > 1:
             return None
         return Steps(access.lo, access.hi, own[0], loop.count, access.count, loop.finished.get(access.stream, 0))
 
@@ -358,7 +396,7 @@ class Synchroniser:
         """
         whole = ((0, loop.count - 1),)
         own = [stride for register, stride in access.coefs if register == loop.register]
-        if not access.write or len(self.frames) > 2 or not own or abs(own[0]) < access.hi - access.lo:
+        if not access.write or len(self.frames) > self.outermost + 1 or not own or abs(own[0]) < access.hi - access.lo:
             return whole
         if any(register in loop.phases.values() for register, _ in access.coefs):
             return whole

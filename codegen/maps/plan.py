@@ -177,14 +177,22 @@ def is_column(shape: Sequence[int], partitions: Partitions) -> bool:
     return partitions.inner == 1 and not rest and partitions.size >= LEAST_ROW and 1 < rows <= 128
 
 
-def resident_layout(timing: Timing, shape: hlo.Shape, most: int) -> tuple[int, Callable[[Alloc], View]] | None:
-    """Bytes a partition, and the view in a buffer, of an array laid out as most kernels would; None above ``most``."""
+def resident_layout(
+    timing: Timing, shape: hlo.Shape, most: int, contracted: bool = False
+) -> tuple[int, Callable[[Alloc], View]] | None:
+    """Bytes a partition, and the view in a buffer, of an array laid out as most kernels would; None above ``most``.
+
+    ``contracted``: as contractions take it that fold its first dim, in chunks of neighbours on the partitions, if these
+    can be equal.
+    """
     dims = squeeze(shape.dims)
     size = itemsize(shape.dtype)
     if not dims:
         return size, lambda alloc: View(alloc, shape.dtype, Affine(alloc.lo), tuple(() for _ in shape.dims))
     partitions = fill_partitions(dims, range(max(1, len(dims) - 1)), True)
-    if is_short(timing, dims, partitions, WORTH_STAYING):
+    if contracted and (chunk := stored.equal_chunk(dims[0], timing.sizes.partitions)):
+        partitions = Partitions(0, chunk, 1)
+    elif is_short(timing, dims, partitions, WORTH_STAYING):
         several = streaming_partitions(timing, dims, range(len(dims)))
         partitions = several if divides(dims, several) else partitions
     nbytes = prod(dims) // partitions.size * size

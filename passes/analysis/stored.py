@@ -8,9 +8,21 @@ STORED = hlo.ConstantOp | hlo.DynamicSliceOp | hlo.DynamicUpdateSliceOp | hlo.Sc
 """Ops that compute nothing, and those whose kernels leave their results in HBM, however small these are."""
 RESIDENT_VALUE_SHARE = (3, 11)
 """Of a partition of SBUF: what one value that stays on chip may fill."""
+STAGED_SHARE = (7, 11)
+"""The same for resident values and the operands of contractions that a loop keeps, together."""
+CHUNK_EXCESS = 1.25
+"""How many more chunks than necessary a contracted dim is cut into, for chunks of equal length."""
 FILLED = 4
 """A result of products stays on chip if it fills one part in so many of the partitions, though after a way through HBM
 all of them could be used."""
+
+
+def equal_chunk(size: int, most: int) -> int:
+    """Elements of equal chunks of a dim that lies on the partitions, ``most`` at most; 0 where there would be many more
+    of these than of full ones.
+    """
+    chunk = next(count for count in range(min(size, most), 0, -1) if size % count == 0)
+    return chunk if size // chunk <= CHUNK_EXCESS * -(-size // most) else 0
 
 
 def is_given(value: hlo.SSAValue) -> bool:

@@ -55,7 +55,7 @@ LOOP = entry(
   ROOT t = (s32[], f32[64,64]) tuple(j, y) }}
 condition {{ p = (s32[], f32[64,64]) parameter(0)
   i = s32[] get-tuple-element(p), index=0
-  n = s32[] constant(50)
+  n = s32[] constant(20000)
   ROOT l = pred[] compare(i, n), direction=LT }}""",
 )
 ALL = {"dot": DOT, "bf16": BF16, "transpose": TRANSPOSE, "strided": STRIDED, "sort": SORT, "loop": LOOP}

@@ -10,7 +10,7 @@ import pytest
 from generated import check_function, check_text, compile_text, text_of
 from jax import lax
 
-from neuronx_cc.ir.isa.program import Branch, Instr, Program, While
+from neuronx_cc.ir.isa.program import Branch, Instr, Loop, Program, While
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(4, 8)).astype(np.float32)
@@ -201,7 +201,7 @@ def test_length_does_not_show_in_the_program() -> None:
     shapes = [[(instr.op, instr.stream) for instr in _instructions(program)] for program in programs]
     fills = [shape.count(("memset", shape[0][1])) for shape in shapes]
     assert abs(len(shapes[0]) - len(shapes[1])) <= 2 + max(fills)  # the results are filled in tiles
-    assert [record.count for record in programs[1].records if isinstance(record, While)] == [10_000]
+    assert 10_000 in [record.count for record in programs[1].records if isinstance(record, While | Loop)]
 
 
 def test_ten_thousand_steps() -> None:
