@@ -76,6 +76,7 @@ PASSES = {
         "narrow_operands",
         "one_counter",
         "remove_barriers",
+        "repeated_in_order",
         "repeated_operands",
         "query_rows",
         "permuted_scatters",

@@ -9,24 +9,22 @@ small arrays and what is folded are transposed. No value changes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import prod
 
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import DotDims, HloModule
-from neuronx_cc.ir.hlo.editing import copy_op, defining_op, insert_before, ops_of, replace
+from neuronx_cc.ir.hlo.editing import defining_op, insert_before, ops_of, replace
 from neuronx_cc.ir.isa.program import Stream
 from neuronx_cc.ir.isa.timing import Tile, Timing
 from neuronx_cc.ir.types import itemsize
+from neuronx_cc.passes.expansions.reordered import Reordered, is_small, transposed
 from neuronx_cc.passes.manager import PassContext, only_for
 
 Value = hlo.SSAValue
 
 LEAST = 1 << 17
 """Elements of a space from which rows matter more than what is small and transposed."""
-LEAST_SHARE = 8
-"""How many times larger than an array that is transposed and repeated the space is, at least."""
 
 
 @only_for(hlo.DotOp)
@@ -68,39 +66,15 @@ class _Space:
 
     def move(self, computation: hlo.ComputationOp) -> None:
         """Write all of it again in this order."""
-        made: dict[Value, Value] = {}
+        reordered = Reordered(self.dims, self.order)
+        made = reordered.made
         for op in list(ops_of(computation.block)):
             if op in self.ops:
-                operands = [made.get(each) or self._operand(op, each) for each in op.operands]
-                copied = copy_op(op, operands, self._type(op.shape.dtype))
-                assert op.parent is not None
-                op.parent.insert_op_before(copied, op)
-                made[op.results[0]] = copied.results[0]
+                reordered.copy(op, op)
             elif isinstance(op, hlo.ReduceOp) and op in self.folds:
                 self._fold(op, made[op.operands[0]])
             elif isinstance(op, hlo.DotOp) and op in self.dots:
                 self._contract(op, made)
-
-    def _type(self, dtype: str) -> hlo.Attribute:
-        return hlo.array_type(dtype, tuple(self.dims[axis] for axis in self.order))
-
-    def _operand(self, anchor: hlo.HloOp, value: Value) -> Value:
-        """What is repeated or counted, in the new order; scalars as they are."""
-        made = defining_op(value)
-        if hlo.shape_of(value).dims != self.dims:
-            return value
-        if isinstance(made, hlo.IotaOp):
-            axis = hlo.IntAttr(self.order.index(made.iota_dimension.data))
-            return insert_before(
-                anchor, hlo.IotaOp, (), self._type(made.shape.dtype), made.loc, {"iota_dimension": axis}
-            )
-        assert isinstance(made, hlo.BroadcastOp), "the space is made of what is repeated"
-        places = [self.order.index(axis) for axis in made.dimensions.data]
-        order = sorted(range(len(places)), key=places.__getitem__)
-        operand = _transposed(anchor, made.operand, order)
-        dimensions = hlo.IntsAttr(tuple(sorted(places)))
-        type_ = self._type(made.shape.dtype)
-        return insert_before(anchor, hlo.BroadcastOp, (operand,), type_, made.loc, {"dimensions": dimensions})
 
     def _fold(self, op: hlo.ReduceOp, operand: Value) -> None:
         folded = tuple(sorted(self.order.index(axis) for axis in op.dimensions.data))
@@ -108,7 +82,7 @@ class _Space:
         type_ = hlo.array_type(op.shape.dtype, tuple(self.dims[axis] for axis in kept))
         properties = {**op.properties, "dimensions": hlo.IntsAttr(folded)}
         made = insert_before(op, hlo.ReduceOp, (operand, op.operands[1]), type_, op.loc, properties)
-        replace(op, _transposed(op, made, [kept.index(axis) for axis in sorted(kept)]))
+        replace(op, transposed(op, made, [kept.index(axis) for axis in sorted(kept)]))
 
     def _contract(self, op: hlo.DotOp, made: dict[Value, Value]) -> None:
         dims = op.dims.data
@@ -119,15 +93,6 @@ class _Space:
                 contracting[side] = tuple(self.order.index(axis) for axis in contracting[side])
                 batch[side] = tuple(self.order.index(axis) for axis in batch[side])
         op.properties["dims"] = hlo.DotDimsAttr(DotDims(contracting[0], contracting[1], batch[0], batch[1]))
-
-
-def _transposed(anchor: hlo.HloOp, value: Value, order: Sequence[int]) -> Value:
-    if list(order) == sorted(order):
-        return value
-    shape = hlo.shape_of(value)
-    type_ = hlo.array_type(shape.dtype, tuple(shape.dims[axis] for axis in order))
-    attribute = {"dimensions": hlo.IntsAttr(tuple(order))}
-    return insert_before(anchor, hlo.TransposeOp, (value,), type_, hlo.loc_of(value), attribute)
 
 
 def _space_around(value: Value, batch: tuple[int, ...]) -> _Space | None:
@@ -162,7 +127,7 @@ def _is_repeated(space: _Space, value: Value) -> bool:
     if not isinstance(made, hlo.BroadcastOp):
         return isinstance(made, hlo.IotaOp)
     places = [space.order.index(axis) for axis in made.dimensions.data]
-    return places == sorted(places) or hlo.shape_of(made.operand).size * LEAST_SHARE <= hlo.shape_of(value).size
+    return places == sorted(places) or is_small(made)
 
 
 def _reads(space: _Space, user: hlo.Operation, index: int, pending: list[Value]) -> bool:

@@ -73,6 +73,7 @@ DEFAULT_PIPELINE: Pipeline = (
             "shared_matrices",
             "narrow_contractions",
             "batch_dims_first",
+            "repeated_in_order",
             "repeated_operands",
             "dequantize",
             "update_stacks",
