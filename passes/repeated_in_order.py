@@ -64,5 +64,6 @@ def _tree(root: Value, order: tuple[int, ...]) -> list[hlo.HloOp] | None:
         for user in users(op.results[0]):
             if user not in ops and not (isinstance(user, hlo.TransposeOp) and user.dimensions.data == order):
                 return None
-    assert op.parent is not None
-    return [each for each in ops_of(op.parent) if each in ops]
+    block = root.owner.parent
+    assert isinstance(block, hlo.Block)
+    return [each for each in ops_of(block) if each in ops]
