@@ -3,7 +3,7 @@
 Input: ``flatten_control``'s form. Output: the same form, in which
 
 * what a loop hands on unchanged is, after the loop, what it was before it;
-* constants among such elements, and among the operands of branches, stand in the computations themselves;
+* constants and counts among such elements, and among the operands of branches, stand in the computations themselves;
 * elements of a loop's state that nothing needs, and results of branches that nothing uses, are gone;
 * a loop that is never run is gone, and a branch that is always taken stands where it was chosen.
 
@@ -118,14 +118,15 @@ def _forward(module: HloModule, op: hlo.WhileOp) -> None:
 
 
 def _place_constants(module: HloModule, computation: hlo.ComputationOp, values: dict[int, hlo.SSAValue]) -> None:
-    """Let ``computation`` make those elements of its parameter itself that are constants, or splats of one."""
+    """Let ``computation`` make those elements of its parameter itself that are constants, splats of one, or count."""
     found = elements(computation.block.args[0])
     first = computation.block.first_op
     assert first is not None
     root = defining_op(computation.root)
     for index, value in values.items():
         source = defining_op(value)
-        if index not in found or not (isinstance(source, hlo.ConstantOp) or splat_of(value, module) is not None):
+        free = isinstance(source, hlo.ConstantOp | hlo.IotaOp) or splat_of(value, module) is not None
+        if index not in found or not free:
             continue
         made = None
         for element in found[index]:

@@ -42,18 +42,19 @@ class Like(NamedTuple):
 
 
 def together(touched: Mapping[Alloc, list[Access]]) -> Iterator[list[Access]]:
-    """The accesses to pieces of memory, to those that have bytes in common together, at their addresses."""
+    """The accesses to pieces of memory, to those that have bytes in common together, at their addresses, in order."""
     pieces = sorted(touched, key=lambda piece: (piece.space.value, piece.lo))
     while pieces:
         count, space, end = 1, pieces[0].space, pieces[0].hi
         while count < len(pieces) and pieces[count].space is space and pieces[count].lo < end:
             end, count = max(end, pieces[count].hi), count + 1
         found, pieces = pieces[:count], pieces[count:]
-        yield [
+        accesses = [
             access if count == 1 else replace(access, lo=access.lo + piece.lo, hi=access.hi + piece.lo)
             for piece in found
             for access in touched[piece]
         ]
+        yield sorted(accesses, key=attrgetter("order"))
 
 
 def near(groups: Sequence[Like]) -> Iterator[tuple[Like, Like]]:

@@ -81,3 +81,20 @@ def test_constants_without_elements(dtype):
         return jnp.where(rows < 2, x, 0), jnp.asarray(none), none > 0
 
     check_function(run, np.arange(12, dtype=np.float32).reshape(4, 3), relative=0)
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.uint32, np.float32])
+@pytest.mark.parametrize("reverse", [False, True])
+def test_counts_that_a_loop_walks_through(dtype, reverse):
+    """``jnp.arange`` scanned beside other arrays is the count itself; windows of it start within it."""
+
+    def run(x, first):
+        def step(total, given):
+            i, row = given
+            place = i.astype(np.int32)
+            part = lax.dynamic_slice(jnp.arange(9), (first + place,), (4,))
+            return total + row * i.astype(np.float32) + x[place].sum(), (total, part)
+
+        return lax.scan(step, jnp.zeros(5), (jnp.arange(7).astype(dtype), x), reverse=reverse)
+
+    check_function(run, np.random.default_rng(0).uniform(-1, 1, (7, 5)).astype(np.float32), np.int32(2), relative=1e-5)
