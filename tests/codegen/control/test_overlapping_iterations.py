@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import jax
@@ -80,10 +81,9 @@ def draw(seed: int) -> tuple[Callable[..., Any], list[Any], float]:
 
 def overlapping(program: Program) -> int:
     """Loops that are all of a region that is run once."""
-    records = program.records
     return sum(
         isinstance(region, While) and region.count == 1 and isinstance(loop, Loop)
-        for region, loop in zip(records, records[1:], strict=False)
+        for region, loop in pairwise(program.records)
     )
 
 
