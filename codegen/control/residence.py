@@ -196,18 +196,25 @@ def stays_on_chip(context: Context, op: hlo.WhileOp, index: int) -> bool:
 
 
 def _is_contracted(context: Context, op: hlo.WhileOp, shape: hlo.Shape) -> bool:
-    """Whether the body contracts the first dim of a state of these dims: such states are made alike, too."""
+    """Whether the body contracts the first dim of a state of these dims, with what stays the same: such states are made
+    alike, too, and what stays lies in the same chunks.
+    """
     body = context.module.computation(op.body.data[0])
-    old = {element for found in context.elements(body.block.args[0]).values() for element in found}
-    for each in ops_of(body.block):
-        if not isinstance(each, hlo.DotOp):
+    root, found = body.root.owner, context.elements(body.block.args[0])
+    assert isinstance(root, hlo.TupleOp), "flatten_control gives roots that are tuples"
+    same = {element for index, each in found.items() if root.operands[index] in each for element in each}
+    changed = {element for each in found.values() for element in each} - same
+    for dot in ops_of(body.block):
+        if not isinstance(dot, hlo.DotOp):
             continue
-        for index, value in enumerate(each.operands):
-            if base(value) not in old or squeeze(hlo.shape_of(base(value)).dims) != squeeze(shape.dims):
+        for index, value in enumerate(dot.operands):
+            state, other = base(value), base(dot.operands[1 - index])
+            if state not in changed or not (other in same or isinstance(other.owner, hlo.ConstantOp)):
                 continue
-            dims, (_, _, folded) = hlo.shape_of(value).dims, order_of(each, index)
+            dims, (_, _, folded) = hlo.shape_of(value).dims, order_of(dot, index)
             wide = [axis for axis, size in enumerate(dims) if size > 1]
-            if [axis for axis in folded if dims[axis] > 1] == wide[:1] and same_order(value, base(value)):
+            alike = squeeze(hlo.shape_of(state).dims) == squeeze(shape.dims) and same_order(value, state)
+            if alike and [axis for axis in folded if dims[axis] > 1] == wide[:1]:
                 return True
     return False
 

@@ -94,9 +94,9 @@ def test_constants(dtype: str) -> None:
     assert microseconds(model) <= CONSTANTS[dtype] * MORE
 
 
-@pytest.mark.parametrize(("dtype", "right"), [("s8", 69.0), ("f8e4m3", 66.8), ("f8e4m3fn", 89.5)])
+@pytest.mark.parametrize(("dtype", "right"), [("s8", 58.9), ("f8e4m3", 56.0), ("f8e4m3fn", 61.8)])
 def test_layers_under_scan(dtype: str, right: float) -> None:
-    """Four layers of 1024 x 1024, of which BF16 takes 90 us: a layer's weights are loaded as stored."""
+    """Four layers of 1024 x 1024, of which BF16 takes 62 us: a layer's weights are loaded as stored."""
 
     def model(x: Any, ws: Any) -> Any:
         return jax.lax.scan(lambda x, w: (jnp.tanh(x @ w.astype(x.dtype)), None), x, ws)[0]
