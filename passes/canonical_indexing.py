@@ -11,6 +11,7 @@ from neuronx_cc.ir.hlo.editing import defining_op, ops_of, replace
 from neuronx_cc.passes.expansions.build import Build
 from neuronx_cc.passes.indexing.gather import canonical_gather
 from neuronx_cc.passes.indexing.known import separated
+from neuronx_cc.passes.indexing.rows import clamped
 from neuronx_cc.passes.indexing.scatter import canonical_scatter
 from neuronx_cc.passes.manager import PassContext, only_for
 
@@ -42,8 +43,7 @@ def _of_counts(b: Build, op: hlo.DynamicSliceOp) -> bool:
     start = op.operands[1 + axis]
     if hlo.shape_of(start).dtype != "s32":
         return False
-    start = b.each(hlo.MaximumOp, start, b.number(0, "s32"))
-    start = b.each(hlo.MinimumOp, start, b.number(counts.shape.dims[axis] - dims[axis], "s32"))
+    start = clamped(b, start, counts.shape.dims[axis] - dims[axis])
     found = b.broadcast(b.convert(start, op.shape.dtype), dims, ())
     replace(op, found if dims[axis] == 1 else b.each(hlo.AddOp, found, b.iota(dims, axis, op.shape.dtype)))
     return True

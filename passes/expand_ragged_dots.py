@@ -22,7 +22,7 @@ from neuronx_cc.ir.types import FLOATS, itemsize
 from neuronx_cc.passes.expansions import group_plan
 from neuronx_cc.passes.expansions.build import Build, Value
 from neuronx_cc.passes.expansions.group_products import contraction, is_plain, of_few_rows, products, sums
-from neuronx_cc.passes.expansions.group_rows import groups_of, running_sum
+from neuronx_cc.passes.expansions.group_rows import groups_of, inside, running_sum
 from neuronx_cc.passes.manager import PassContext, only_for
 
 
@@ -109,11 +109,11 @@ def _grouped(b: Build, value: Value, axis: int, prefix: tuple[int, ...], sizes: 
     ends = running_sum(b, sizes)
     position = b.broadcast(b.iota(table[-1:], 0), table, [len(counts)])
     starts, ends = (b.broadcast(each, table, range(len(counts))) for each in (b.sub(ends, sizes), ends))
-    inside = b.each(hlo.AndOp, b.compare(position, starts, "GE"), b.compare(position, ends, "LT"))
+    mine = inside(b, position, starts, ends)
     # the dims of value in their order, the groups first
     places = [*range(len(prefix)), len(counts)]
-    inside = b.transpose(inside, [len(prefix), *(places[axes.index(dim)] for dim in sorted(axes))])
+    mine = b.transpose(mine, [len(prefix), *(places[axes.index(dim)] for dim in sorted(axes))])
     dims = (counts[-1], *shape.dims)
     spread = b.broadcast(value, dims, range(1, len(dims)))
-    mask = b.broadcast(inside, dims, [0, *(dim + 1 for dim in sorted(axes))])
+    mask = b.broadcast(mine, dims, [0, *(dim + 1 for dim in sorted(axes))])
     return b.select(mask, spread, b.number_like(0, spread))

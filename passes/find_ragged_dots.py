@@ -6,7 +6,7 @@ Input: modules without calls. Output: ``ragged-dot`` in place of contractions wi
 * two such arrays of the same mask, with groups as a batch dim,
 
 where ``mask`` is ``starts[group] <= position < ends[group]`` along one dim of ``x``, ``ends`` are the running sums of
-sizes of groups, and ``starts`` all of these but the last, behind a zero. The results are equal then, but where they
+sizes of groups, and ``starts`` all of these but the last, after a zero. The results are equal then, but where they
 mean nothing: a size below zero is zero to ``ragged-dot``, and infinities of other groups do not become NaN.
 """
 
@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.hlo.editing import defining_op, insert_before, ops_of, replace
+from neuronx_cc.passes.analysis.rows import counts_along
 from neuronx_cc.passes.analysis.values import combiner_kind, splat_number
 from neuronx_cc.passes.manager import PassContext, only_for
 
@@ -131,20 +132,10 @@ def _bound(value: Value, direction: str, swapped: bool = False) -> tuple[Value, 
         numbers, position = (op.lhs, op.rhs) if swapped else (op.rhs, op.lhs)
     else:
         return None
-    spread, at = defining_op(numbers), _counts(position)
+    spread, at = defining_op(numbers), counts_along(position)
     if not isinstance(spread, hlo.BroadcastOp) or len(spread.dimensions.data) != 1 or at is None:
         return None
     return spread.operand, spread.dimensions.data[0], at
-
-
-def _counts(value: Value) -> int | None:
-    """The dim along which ``value`` is 0, 1, 2 ..."""
-    op = defining_op(value)
-    if isinstance(op, hlo.IotaOp):
-        return op.iota_dimension.data
-    if isinstance(op, hlo.BroadcastOp) and isinstance(inner := defining_op(op.operand), hlo.IotaOp):
-        return op.dimensions.data[inner.iota_dimension.data]
-    return None
 
 
 def _summed(module: HloModule, value: Value) -> Value | None:

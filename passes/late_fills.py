@@ -12,6 +12,7 @@ from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.hlo.editing import defining_op, ops_of, replace
 from neuronx_cc.ir.types import FLOATS
 from neuronx_cc.passes.analysis.listed import listed_rows
+from neuronx_cc.passes.analysis.rows import kept_dims
 from neuronx_cc.passes.analysis.values import splat_number
 from neuronx_cc.passes.expansions.build import Build, Value
 from neuronx_cc.passes.manager import PassContext, only_for
@@ -68,12 +69,4 @@ def _fill_later(b: Build, op: hlo.DotOp, index: int, mask: hlo.BroadcastOp) -> h
 
 def _places(op: hlo.DotOp, index: int) -> dict[int, int]:
     """Where the dims of operand ``index`` stand in the result."""
-    dims = op.dims.data
-    sides = (dims.lhs_batch, dims.lhs_contracting), (dims.rhs_batch, dims.rhs_contracting)
-    free = [
-        [dim for dim in range(hlo.shape_of(operand).rank) if dim not in (*batch, *contracted)]
-        for operand, (batch, contracted) in zip(op.operands, sides, strict=True)
-    ]
-    batch = sides[index][0]
-    first = len(batch) + (len(free[0]) if index else 0)
-    return {**{dim: place for place, dim in enumerate(batch)}, **{d: first + i for i, d in enumerate(free[index])}}
+    return {axis: place for place, sources in kept_dims(op).items() for at, axis in sources if at == index}

@@ -57,8 +57,8 @@ def _single_rows(known: Invariants, sizes: Sizes) -> set[hlo.Operation]:
             continue
         rows, columns = hlo.shape_of(op.lhs).size, op.shape.size
         terms = prod(hlo.shape_of(op.lhs).dims[axis] for axis in op.dims.data.lhs_contracting)
-        chunks = all(equal_chunk(size, sizes.partitions) for size in (terms, columns))
-        if rows == terms > 1 and columns > 1 and chunks:
+        alone = rows == terms > 1 and columns > 1
+        if alone and all(equal_chunk(size, sizes.partitions) for size in (terms, columns)):
             found.add(op)
             kept[op.rhs] = hlo.shape_of(op.rhs).nbytes
     return found if sum(kept.values()) <= sizes.sbuf_share(STAGED_SHARE) * sizes.partitions else set()

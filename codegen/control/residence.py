@@ -21,6 +21,7 @@ from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo.editing import ops_of
 from neuronx_cc.ir.isa.program import Stream
 from neuronx_cc.passes.analysis.calls import called_names
+from neuronx_cc.passes.analysis.loop_state import Invariants
 
 STATE_SHARE = (1, 22)
 """Of a partition of SBUF: the largest element of a loop's state that stays on chip."""
@@ -48,8 +49,9 @@ def state_home(
     owner = after[0] if after else op.result
     wanted = next((context.outputs[element] for element in after if element in context.outputs), None)
     on_chip = shape.size and stays_on_chip(context, op, index)
-    most, contracted = context.sizes.sbuf_share(STATE_SHARE), _is_contracted(context, op, shape)
-    layout = resident_layout(context.timing, shape, most, contracted) if on_chip else None
+    most, layout = context.sizes.sbuf_share(STATE_SHARE), None
+    if on_chip:
+        layout = resident_layout(context.timing, shape, most, _is_contracted(context, op, shape))
     lent = context.carried.get(value)
     for element in after:
         context.note_use(owner, context.last_use(element))
@@ -199,17 +201,12 @@ def _is_contracted(context: Context, op: hlo.WhileOp, shape: hlo.Shape) -> bool:
     """Whether the body contracts the first dim of a state of these dims, with what stays the same: such states are made
     alike, too, and what stays lies in the same chunks.
     """
-    body = context.module.computation(op.body.data[0])
-    root, found = body.root.owner, context.elements(body.block.args[0])
-    assert isinstance(root, hlo.TupleOp), "flatten_control gives roots that are tuples"
-    same = {element for index, each in found.items() if root.operands[index] in each for element in each}
-    changed = {element for each in found.values() for element in each} - same
-    for dot in ops_of(body.block):
-        if not isinstance(dot, hlo.DotOp):
-            continue
+    same = Invariants(context.module, op)
+    old = {element for found in context.elements(same.body.block.args[0]).values() for element in found}
+    for dot in (each for each in ops_of(same.body.block) if isinstance(each, hlo.DotOp)):
         for index, value in enumerate(dot.operands):
-            state, other = base(value), base(dot.operands[1 - index])
-            if state not in changed or not (other in same or isinstance(other.owner, hlo.ConstantOp)):
+            state = base(value)
+            if state not in old or state in same or dot.operands[1 - index] not in same:
                 continue
             dims, (_, _, folded) = hlo.shape_of(value).dims, order_of(dot, index)
             wide = [axis for axis, size in enumerate(dims) if size > 1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from itertools import product
 from math import prod
@@ -94,7 +95,7 @@ def _side_by_side(problem: Problem, schedule: Schedule, timing: Timing) -> Sched
         counts = max(lhs.beside, min(tiles, -(-timing.long_run // (columns * width)))), lhs.beside
         more = [(each, each) for each in counts]
     several = (replace(schedule, lhs=replace(lhs, beside=come), beside=leave) for come, leave in more if leave > 1)
-    return next((each for each in several if fits(problem, each, sizes)), schedule)
+    return _first_fitting(problem, several, schedule, sizes)
 
 
 def _tiles_side_by_side(problem: Problem, schedule: Schedule, sizes: Sizes) -> list[tuple[int, int]]:
@@ -128,7 +129,12 @@ def with_more_buffers(problem: Problem, schedule: Schedule, sizes: Sizes) -> Sch
     if problem.rhs.converted and problem.rhs.transposed and has_few_rows(problem, sizes):
         counts.sort(key=lambda pair: -pair[1])  # transfers of rows that are cast keep all that follow
     more = (replace(schedule, result_buffers=result, row_buffers=max(1, rows)) for result, rows in counts)
-    return next((each for each in more if fits(problem, each, sizes)), schedule)
+    return _first_fitting(problem, more, schedule, sizes)
+
+
+def _first_fitting(problem: Problem, found: Iterable[Schedule], other: Schedule, sizes: Sizes) -> Schedule:
+    """The first of those ``found`` that fits, or the other one."""
+    return next((each for each in found if fits(problem, each, sizes)), other)
 
 
 def _more_in_flight(problem: Problem, schedule: Schedule, blocks: tuple[int, int], sizes: Sizes) -> Schedule:
@@ -141,7 +147,7 @@ def _more_in_flight(problem: Problem, schedule: Schedule, blocks: tuple[int, int
             continue
         counts = range(min(count, MOST_BUFFERS), coming.buffers, -1)
         several = (schedule.with_coming(operand, replace(coming, buffers=each)) for each in counts)
-        schedule = next((each for each in several if fits(problem, each, sizes)), schedule)
+        schedule = _first_fitting(problem, several, schedule, sizes)
     return schedule
 
 
@@ -155,7 +161,7 @@ def _more_of_arrays(problem: Problem, schedule: Schedule, sizes: Sizes) -> Sched
     tiles = prod(problem.b) * -(-prod(problem.m) // sizes.columns) * -(-prod(problem.n) // max(1, columns))
     counts = range(min(MOST_BUFFERS, tiles), schedule.array_tiles, -1)
     more = (replace(schedule, array_tiles=count) for count in counts)
-    return next((each for each in more if fits(problem, each, sizes)), schedule)
+    return _first_fitting(problem, more, schedule, sizes)
 
 
 def _row_tiles(problem: Problem, schedule: Schedule, operand: Operand, sizes: Sizes) -> int:
@@ -194,4 +200,4 @@ def ahead(problem: Problem, schedule: Schedule, sizes: Sizes) -> Schedule:
     blocks = schedule.k_blocks(problem) * (n_blocks if n_blocks <= schedule.blocks else 1)
     counts = range(blocks, schedule.rhs.buffers, -1)
     more = (replace(schedule, rhs=replace(schedule.rhs, buffers=count)) for count in counts)
-    return next((each for each in more if fits(problem, each, sizes)), schedule)
+    return _first_fitting(problem, more, schedule, sizes)

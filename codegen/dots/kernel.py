@@ -141,7 +141,7 @@ def emit(context: Context, placed: Placed, schedule: Schedule) -> None:
         zeros = tiles.tile(conversion.SUSPECTS, [1], builder.sizes.rows, ZEROS, 1)
         builder.emit("memset", Stream.GPSIMD, [zeros], [], imm=[0.0])
     products = Products(builder, banks, problem.flags, bias, zeros)
-    waiting, registers = Waiting(builder), list[int]()
+    waiting = Waiting(builder)
 
     def stage(operand: Operand, bound: Bound) -> Stage:
         coming, layout = schedule.coming(operand), None
@@ -153,8 +153,7 @@ def emit(context: Context, placed: Placed, schedule: Schedule) -> None:
         if carried[1].dtype == TWO and turns is not None:
             apart = pairs.bytes_apart(problem, operand, schedule.together if operand is problem.lhs else coming.rows)
             turns = replace(turns, leaves=partial(conversion.leave_pairs, emitter, apart))
-        register = builder.new_register() if bound.listed is not None else -1
-        registers.append(register)
+        register = registers.get(operand.name, -1)
         filler = Filler(*carried, brought, *row, emitter, tiles, turns, in_tiles, register, waiting.between)
         if Way.LAID_OUT in coming.ways:
             layout = ConstantLayout(context, bound, operand, problem.k, problem.k_dim, problem.segments[0])
@@ -164,13 +163,13 @@ def emit(context: Context, placed: Placed, schedule: Schedule) -> None:
         return Stage(coming, filler, layout, there, waiting.told, two)
 
     output = Output.ready(placed, emitter, tiles, schedule, banks.count)
+    registers = {each.name: builder.new_register() for each in (problem.lhs, problem.rhs) if each.apart}
     lhs, rhs = stage(problem.lhs, placed.lhs), stage(problem.rhs, placed.rhs)
     nest = Nest(builder, problem, schedule, waiting, bool(kept))
     turned = Turned(problem, builder, products, tiles, emitter)
     Loops(nest, lhs, rhs, products, output, tiles, turned).emit()
     pool.free()
-    for register in registers:
-        if register >= 0:
-            builder.release_register(register)
+    for register in registers.values():
+        builder.release_register(register)
     for alloc in kept.values():
         builder.hbm.free(alloc)

@@ -13,6 +13,7 @@ from enum import Enum
 from functools import cache, cached_property
 from math import prod
 
+from neuronx_cc.codegen.dots.table import tells_matrices
 from neuronx_cc.codegen.emission.views import Atom, View
 from neuronx_cc.codegen.epilogues.work import Epilogue
 from neuronx_cc.codegen.movement.halves import HALVES
@@ -117,7 +118,7 @@ class Operand:
 
     def tells_matrices(self, dim: int) -> bool:
         """Whether indices along a free dim tell which matrix of a table."""
-        return dim >= 0 and 0 < self.apart <= self.free[dim].stride and self.free[dim].size > 1
+        return dim >= 0 and tells_matrices(self.free[dim], self.apart)
 
     @property
     def parts(self) -> int:

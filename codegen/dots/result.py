@@ -155,11 +155,10 @@ class Output:
         if kept not in self.schedule.rows:
             return self
         problem = self.placed.problem
-        buffers = self.schedule.array_buffers(problem, kept)
         m_at = {dim: Affine() for dim in range(len(problem.m))}
         part = Part(batch, m_at, n_at, min(problem.m_tiled, self.emitter.builder.sizes.columns), columns)
         found = (
-            self._load(number, part, buffers) if each is kept else row
+            self._load(number, part, kept) if each is kept else row
             for number, (each, row) in enumerate(zip(self.schedule.rows, self.rows, strict=True))
         )
         return replace(self, rows=tuple(found))
@@ -187,9 +186,9 @@ class Output:
             kept = kept.index(1, begin + part.n_offset, part.columns)
             rows = Atom(part.rows // part.beside, 1, True)
             return kept.of((rows, *([Atom(part.beside, 0)] if part.beside > 1 else []), kept.dims[1]))
-        return self._load(number, part, self.schedule.array_tiles)
+        return self._load(number, part, Kept.TILE)
 
-    def _load(self, number: int, part: Part, buffers: int) -> Block:
+    def _load(self, number: int, part: Part, kept: Kept) -> Block:
         """What the epilogue of a part of the result reads of an array: elements that repeat are loaded once."""
         array = self.placed.problem.arrays[number]
         stream = load_stream(self.placed.contraction.arrays[number])
@@ -197,8 +196,8 @@ class Output:
         varying = [dim for dim, atom in enumerate(source.dims) if dim and atom.stride]
         order = sorted(varying, key=lambda dim: -abs(source.dims[dim].stride))  # in long runs
         sizes = [source.dims[dim].size for dim in order]
-        phases = self.schedule.array_phases(self.emitter.builder.sizes) if buffers == self.schedule.array_tiles else 1
-        name = array_name(number)
+        name, buffers = array_name(number), self.schedule.array_buffers(self.placed.problem, kept)
+        phases = self.schedule.array_phases(self.emitter.builder.sizes) if kept is Kept.TILE else 1
         tile = self.tiles.tile(array.loaded, sizes or [1], source.dims[0].size, name, buffers, phases=phases)
         copy(self.emitter.builder, tile if sizes else tile.of(tile.dims[:1]), source.select([0, *order]), stream)
         free = [Atom(atom.size, 0) for atom in source.dims[1:]]

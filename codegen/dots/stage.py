@@ -207,15 +207,8 @@ def _staged_block(
 ) -> Block:
     """The part [partitions, chunks, rows] of what was staged ahead of the loops."""
     offset, rows = rows_at(view, operand.batch, operand.free, span)
-    first, sizes = (
-        Affine(sum(each.steps for each in staged.segments if each.start < segment.start)),
-        problem.chunks(segment),
-    )
+    sizes, ahead = problem.chunks(segment), sum(each.steps for each in staged.segments if each.start < segment.start)
     begin, count = (Affine(), prod(sizes)) if span.terms is None else in_a_row(span.terms, sizes)
-    chunks = Atom(count, staged.chunk_bytes)
-    return Block(
-        view.alloc,
-        view.dtype,
-        offset + (first + begin) * staged.chunk_bytes,
-        (Atom(segment.partitions, 1, True), chunks, rows),
-    )
+    offset = offset + (begin + ahead) * staged.chunk_bytes
+    dims = (Atom(segment.partitions, 1, True), Atom(count, staged.chunk_bytes), rows)
+    return Block(view.alloc, view.dtype, offset, dims)

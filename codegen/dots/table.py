@@ -20,6 +20,11 @@ WORD = 4
 """Bytes of a number."""
 
 
+def tells_matrices(atom: Atom, pitch: int) -> bool:
+    """Whether indices along a dim tell matrices that lie ``pitch`` bytes apart, as planned; 0 for others."""
+    return atom.size > 1 and 0 < pitch <= atom.stride
+
+
 @dataclass(frozen=True, slots=True)
 class Listed:
     """A table, and where the numbers of its rows are on chip."""
@@ -33,10 +38,6 @@ class Listed:
     last: int
     """The greatest number."""
 
-    def is_listed(self, atom: Atom) -> bool:
-        """Whether indices along a dim tell matrices."""
-        return atom.size > 1 and atom.stride >= self.pitch
-
     def rows_at(
         self, builder: Builder, view: View, batch: Sequence[Atom], free: Sequence[Atom], span: Span, register: int
     ) -> tuple[Affine, Atom]:
@@ -44,7 +45,7 @@ class Listed:
         position = Affine()
         indices = [*span.batch, *(span.at.get(dim, Affine()) for dim in range(len(free)))]
         for atom, index in zip((*batch, *free), indices, strict=True):
-            if self.is_listed(atom):
+            if tells_matrices(atom, self.pitch):
                 position = position + index * (atom.stride // self.pitch)
         start = self.numbers.start + position * WORD
         where = replace(self.numbers, start=start, dims=())
@@ -54,4 +55,4 @@ class Listed:
 
     def _inside(self, atoms: Sequence[Atom]) -> list[Atom]:
         """Dims as they lie in one matrix."""
-        return [replace(atom, stride=0) if self.is_listed(atom) else atom for atom in atoms]
+        return [replace(atom, stride=0) if tells_matrices(atom, self.pitch) else atom for atom in atoms]

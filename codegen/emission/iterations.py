@@ -7,7 +7,7 @@ same. A region around the loop has everything before it, and everything in it, c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -28,10 +28,8 @@ def iterations(builder: Builder, count: int, register: int, may_overlap: Callabl
         start, first_tile, first_need, first = len(records), len(tiles), len(needs), len(sync.pending)
         yield
         body = records[start:]
-        used = {number for loop in body if isinstance(loop, Loop) for number in _registers(loop)}
-        once = _free_register(builder, used)
-        plain = once is not None and all(map(_is_plain, body)) and may_overlap()
-        if sync.close_iterations(first, plain) and once is not None:
+        once = _free_register(builder, body) if all(map(_is_plain, body)) and may_overlap() else None
+        if sync.close_iterations(first, once is not None) and once is not None:
             records[start - 1 : start] = While(once, 1), Loop(count, register, (), frozenset(frame.finished))
             records.append(End())
             needs[first_need:] = [replace(need, first=need.first + 1, end=need.end + 1) for need in needs[first_need:]]
@@ -40,8 +38,9 @@ def iterations(builder: Builder, count: int, register: int, may_overlap: Callabl
             tiles[first_tile:] = [(regions, loops - (regions == sync.regions)) for regions, loops in tiles[first_tile:]]
 
 
-def _free_register(builder: Builder, used: Set[int]) -> int | None:
-    """A register that is free, and none of those ``used`` meanwhile."""
+def _free_register(builder: Builder, body: Sequence[Record]) -> int | None:
+    """A register that is free, and none of those that ``body`` counts in."""
+    used = {number for loop in body if isinstance(loop, Loop) for number in _registers(loop)}
     tried: list[int] = []
     while builder.registers_left and (not tried or tried[-1] in used):
         tried.append(builder.new_register())

@@ -33,7 +33,7 @@ from neuronx_cc.ir.isa.program import DMA_STREAMS, Instr, Ref, Space, Stream, Wa
 NEVER = -(1 << 60)
 """What is known of a loop's iterations before it is waited for any of them: counts may be negative in the first."""
 MOST_ACCESSES = 2000
-"""The same of loops around kernels, whose iterations do not overlap where there are more."""
+"""Accesses of a loop around kernels, whose iterations do not overlap where there are more."""
 MOST_ISSUED = 50_000
 """Instructions of all iterations of such a loop; of more, iterations with a barrier each are timed and traced once."""
 PIECES = 4
@@ -217,12 +217,11 @@ class Synchroniser:
         """
         loop, carried = self.frames[-1], dict[tuple[int, Stream], int]()
         touched = self._touched.pop(loop, {})
-        places = [place for _, waits in self.pending[first:] for place in waits]
         overlaps = (
             may_overlap
             and sum(map(len, touched.values())) <= MOST_ACCESSES
             and loop.count * sum(loop.finished.values()) <= MOST_ISSUED
-            and all(len(place[1]) + len(place[2]) <= MAX_WAIT_COEFS for place in places)
+            and all(len(p[1]) + len(p[2]) <= MAX_WAIT_COEFS for _, waits in self.pending[first:] for p in waits)
         )
         if overlaps:
             for accesses in together(touched):

@@ -102,7 +102,7 @@ def estimate(problem: Problem, schedule: Schedule, timing: Timing) -> float:
 def _stages(problem: Problem, schedule: Schedule, timing: Timing) -> Iterator[tuple[int, list[Stage]]]:
     """Tiles of a size, and the load, the fold and the store of one."""
     partitions, size = timing.sizes.partitions, itemsize(problem.dtype)
-    link = scanned(problem, 1, timing) + timing.engine("tensor_copy", problem.engine, 1)
+    link = _scanned(problem, 1, timing) + timing.engine("tensor_copy", problem.engine, 1)
 
     def stages(filled: int, width: int, run: int, computed: Work, transfers: int = 1) -> list[Stage]:
         moved = [timing.moved(filled * width * size, run * size, way) for way in ("read", "write")]
@@ -110,9 +110,9 @@ def _stages(problem: Problem, schedule: Schedule, timing: Timing) -> Iterator[tu
         return [load, timing.done(computed, problem.engine), store]
 
     if schedule.blocks:
-        chunks, width = in_blocks(problem, schedule)
+        chunks, width = _in_blocks(problem, schedule)
         linked = link.times(problem.rows * LINKS // 2 * ceil(schedule.blocks / SQUARE))
-        computed = scanned(problem, width, timing) + _combined(problem, width, timing) + linked
+        computed = _scanned(problem, width, timing) + _combined(problem, width, timing) + linked
         yield chunks, stages(schedule.blocks, width, width, computed, problem.rows)
         return
     full, left = divmod(problem.rows, partitions)
@@ -122,18 +122,18 @@ def _stages(problem: Problem, schedule: Schedule, timing: Timing) -> Iterator[tu
         for groups, filled in ((full, partitions), (1, left)):
             for count, width in ((whole, schedule.width), (1, tail)):
                 if groups * filled and count * width:
-                    yield groups * count, stages(filled, width, width, scanned(problem, width, timing) + link)
+                    yield groups * count, stages(filled, width, width, _scanned(problem, width, timing) + link)
         return
     for deep, rows in ((each, full // each * each), (full % each, full % each), (1, left > 0)):
         if rows:
             filled = partitions if deep > 1 or rows > 1 or full else left
             one = by_columns(problem, deep)
-            computed = _combined(problem, deep, timing) if one else scanned(problem, problem.length, timing)
+            computed = _combined(problem, deep, timing) if one else _scanned(problem, problem.length, timing)
             computed = computed.times(problem.length - 1 if one else deep)
             yield rows // deep, stages(filled, deep * problem.length, deep * problem.length, computed)
 
 
-def in_blocks(problem: Problem, schedule: Schedule) -> tuple[int, int]:
+def _in_blocks(problem: Problem, schedule: Schedule) -> tuple[int, int]:
     """Chunks of the rows, and the columns of each block."""
     chunks = ceil(problem.length / (schedule.blocks * schedule.width))
     return chunks, ceil(problem.length / (schedule.blocks * chunks))
@@ -150,7 +150,7 @@ def by_columns(problem: Problem, each: int) -> bool:
     return problem.length <= SHORT_ROW and each > 1
 
 
-def scanned(problem: Problem, size: int, timing: Timing) -> Work:
+def _scanned(problem: Problem, size: int, timing: Timing) -> Work:
     """One instruction on ``size`` columns."""
     return _engine(problem, "tensor_tensor_scan", "int_scan", size, timing)
 

@@ -72,3 +72,15 @@ def _of_views(op: hlo.HloOp) -> list[tuple[int, int]]:
     if isinstance(op, hlo.ReverseOp):
         return [(axis, axis) for axis in range(len(sizes)) if axis not in op.dimensions.data]
     return []
+
+
+def counts_along(value: hlo.SSAValue) -> int | None:
+    """The dim along which ``value`` counts from 0."""
+    op = value.owner
+    if isinstance(op, hlo.IotaOp):
+        return op.iota_dimension.data
+    inner = counts_along(op.operand) if isinstance(op, hlo.BroadcastOp) else None
+    if inner is None or not isinstance(op, hlo.BroadcastOp):
+        return None
+    axis = op.dimensions.data[inner]
+    return axis if hlo.shape_of(op.operand).dims[inner] == op.shape.dims[axis] else None

@@ -16,7 +16,7 @@ from neuronx_cc.ir import hlo
 from neuronx_cc.ir.constants import is_splat
 from neuronx_cc.ir.hlo.editing import erase, insert_before, ops_of
 from neuronx_cc.ir.types import FLOATS
-from neuronx_cc.passes.analysis.rows import Sources, kept_dims
+from neuronx_cc.passes.analysis.rows import Sources, counts_along, kept_dims
 from neuronx_cc.passes.expansions.build import Build, Value
 
 Dims = Mapping[int, int]
@@ -124,7 +124,7 @@ class PaddedRows:
         column beyond theirs.
         """
         b, sizes = Build.before(self.module, op), self._resized(op, dims)
-        lhs, rhs = (b.iota(sizes, axis) for axis in (_counts_along(x) for x in op.sources) if axis is not None)
+        lhs, rhs = (b.iota(sizes, axis) for axis in (counts_along(x) for x in op.sources) if axis is not None)
         self._keep(op.results[0], b.compare(lhs, rhs, op.properties["direction"].data))  # type: ignore[attr-defined]
         self._replaced.append(op)
         self._beyond[op.results[0], columns] = 0.0
@@ -256,19 +256,7 @@ def _column_of_causal(op: hlo.HloOp) -> int:
     """The dim of the columns, if ``op`` asks which of these have at most the number of their row; else -1."""
     if not isinstance(op, hlo.CompareOp) or op.direction.data not in ("GE", "LE"):
         return -1
-    lhs, rhs = (_counts_along(x) for x in op.sources)
+    lhs, rhs = (counts_along(x) for x in op.sources)
     if lhs is None or rhs is None or lhs == rhs or op.shape.dims[lhs] != op.shape.dims[rhs]:
         return -1
     return rhs if op.direction.data == "GE" else lhs
-
-
-def _counts_along(value: Value) -> int | None:
-    """The dim along which ``value`` counts from 0."""
-    op = value.owner
-    if isinstance(op, hlo.IotaOp):
-        return op.iota_dimension.data
-    inner = _counts_along(op.operand) if isinstance(op, hlo.BroadcastOp) else None
-    if inner is None or not isinstance(op, hlo.BroadcastOp):
-        return None
-    axis = op.dimensions.data[inner]
-    return axis if hlo.shape_of(op.operand).dims[inner] == op.shape.dims[axis] else None
