@@ -15,7 +15,7 @@ from neuronx_cc.codegen.dots import listed
 from neuronx_cc.codegen.emission.builder import Affine, Block, Ring
 from neuronx_cc.codegen.emission.tiles import dense
 from neuronx_cc.codegen.emission.views import Atom, View, align, coalesce
-from neuronx_cc.codegen.indexing import group_kernel
+from neuronx_cc.codegen.indexing import group_kernel, walked_kernel
 from neuronx_cc.codegen.movement.transfer import copy
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.limits import PARTITIONS
@@ -35,7 +35,7 @@ def gather(context: Context, op: hlo.GatherOp, step: int) -> None:
     """The result [N, k, W] in HBM; or no more than where contractions find its rows."""
     if op.dims.data.operand_batching_dims:
         group_kernel.gather(context, op)
-    elif not listed.lay_out(context, op):
+    elif not walked_kernel.lower(context, op) and not listed.lay_out(context, op):
         _of_rows(context, op)
     del step
 

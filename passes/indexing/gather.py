@@ -19,6 +19,7 @@ from neuronx_cc.ir.hlo.editing import defining_op, erase, replace
 from neuronx_cc.ir.types import itemsize
 from neuronx_cc.passes.expansions.build import Build
 from neuronx_cc.passes.indexing import compare as indexing_compare
+from neuronx_cc.passes.indexing import walks
 from neuronx_cc.passes.indexing.costs import costs_of
 from neuronx_cc.passes.indexing.gather_plan import Asked, Plan, choose, inner_labels, result_labels
 from neuronx_cc.passes.indexing.rows import (
@@ -92,6 +93,11 @@ def _gathered(b: Build, op: hlo.GatherOp, exact: bool, ahead: bool) -> Value:
     dtype = op.shape.dtype
     asked = Asked(windows, wanted, dtype, itemsize(dtype), defining_op(operand) is not None, exact)
     plan = choose(costs_of(b), asked)
+    walk = walks.found(b, windows, wanted)
+    if walk is not None:
+        forward = walk.order == tuple(range(len(windows.dims)))
+        if walks.walk_ns(costs_of(b), walk, itemsize(dtype), forward) < plan.ns:
+            return b.reshape(walks.taken(b, operand, walk, costs_of(b)), [windows.size(label) for label in wanted])
     if plan.form in ("rows", "transposed"):
         return _rows(b, operand, windows, wanted, plan.form == "transposed")
     return _tables(b, operand, windows, plan, wanted)
