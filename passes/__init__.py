@@ -82,6 +82,7 @@ PASSES = {
         "permuted_scatters",
         "quantize_weights",
         "reroll",
+        "selected_coefficients",
         "resolve_collectives",
         "resolve_host_calls",
         "scalar_computations",

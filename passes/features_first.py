@@ -16,6 +16,7 @@ from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.hlo.editing import copy_op, defining_op, insert_before, ops_of, replace, users
 from neuronx_cc.passes.analysis.exchanges import cut_of, is_exchange
 from neuronx_cc.passes.canonical.contraction import swapped, swapped_order
+from neuronx_cc.passes.canonical.movement import reshape_groups
 from neuronx_cc.passes.manager import PassContext, only_for
 
 Value = hlo.SSAValue
@@ -157,37 +158,24 @@ class Mover:
         replace(op, insert_before(op, hlo.BroadcastOp, (source[0],), op.results[0].type, op.loc, properties))
 
     def _reshape(self, op: hlo.ReshapeOp) -> None:
-        """Dims of size 1 are left out where they are, or come first."""
-        source, dims = self._source(op.operand), hlo.shape_of(op.operand).dims
-        kept = [axis for axis, size in enumerate(dims) if size != 1]
-        if source is None or len(kept) < 2:
+        """Dims that merge, or that one splits into, do so where they are, if they are neighbours; those of size 1 come
+        first.
+        """
+        source, dims = self._source(op.operand), op.shape.dims
+        groups = reshape_groups(hlo.shape_of(op.operand).dims, dims)
+        if source is None or groups is None or len(groups) < 2 or _is_contracted(op.result):
             return
         value, order = source
-        if len(kept) == len(dims):
-            self._add_dims(op, value, order)
+        wide = [axis for axis, size in enumerate(hlo.shape_of(value).dims) if size != 1]
+        places = [[wide.index(order[axis]) for axis in before] for before, _ in groups]
+        if any(place != list(range(place[0], place[0] + len(place))) for place in places):
             return
-        if tuple(dims[axis] for axis in kept) != op.shape.dims:
-            return
-        wanted = [order[axis] for axis in kept]
-        left = sorted(wanted)
-        type_ = hlo.array_type(op.shape.dtype, tuple(hlo.shape_of(value).dims[axis] for axis in left))
+        ones = [axis for axis, size in enumerate(dims) if size == 1]
+        parts = (after for _, (_, after) in sorted(zip(places, groups, strict=True)))
+        kept = [*ones, *(axis for after in parts for axis in after)]
+        type_ = hlo.array_type(op.shape.dtype, tuple(dims[axis] for axis in kept))
         result = insert_before(op, hlo.ReshapeOp, (value,), type_, op.loc)
-        self._restore(op, result, tuple(left.index(axis) for axis in wanted))
-
-    def _add_dims(self, op: hlo.ReshapeOp, value: Value, order: Order) -> None:
-        """``op`` adds dims of size 1 to ``transpose(value, order)``, which has none: they come first instead."""
-        wide = [axis for axis, size in enumerate(op.shape.dims) if size != 1]
-        if tuple(op.shape.dims[axis] for axis in wide) != hlo.shape_of(op.operand).dims:
-            return
-        ones = op.shape.rank - len(wide)
-        type_ = hlo.array_type(op.shape.dtype, (1,) * ones + hlo.shape_of(value).dims)
-        result = insert_before(op, hlo.ReshapeOp, (value,), type_, op.loc)
-        places = iter(range(ones))
-        self._restore(
-            op,
-            result,
-            tuple(ones + order[wide.index(axis)] if axis in wide else next(places) for axis in range(op.shape.rank)),
-        )
+        self._restore(op, result, _inverse(tuple(kept)))
 
     def _reduce(self, op: hlo.ReduceOp) -> None:
         source = self._source(op.operands[0])
@@ -277,6 +265,15 @@ class Mover:
             properties = {"iota_dimension": hlo.IntAttr(order[made.iota_dimension.data])}
             return insert_before(anchor, hlo.IotaOp, (), type_, made.loc, properties)
         return insert_before(anchor, hlo.TransposeOp, (value,), type_, anchor.loc, {"dimensions": hlo.IntsAttr(place)})
+
+
+def _is_contracted(value: Value) -> bool:
+    """Whether a contraction reads ``value``, as layers of tokens do: in any order, and gives its own."""
+    reads = hlo.ConvertOp | hlo.TransposeOp
+    return any(
+        isinstance(user, hlo.DotOp) or (isinstance(user, reads) and _is_contracted(user.results[0]))
+        for user in users(value)
+    )
 
 
 def _leaves(op: hlo.HloOp) -> bool:

@@ -56,6 +56,7 @@ DEFAULT_PIPELINE: Pipeline = (
             "reroll",
             "dce",
             "canonicalize",
+            "selected_coefficients",
             "fold_constants",
             "simplify_control",
             "device_masks",

@@ -1,8 +1,10 @@
-"""Unrolls short loops on small arrays.
+"""Unrolls short loops on small arrays, and short elementwise ones.
 
 Input: ``flatten_control``'s form, after ``batch_loops``. Output: a loop of few iterations whose body has few ops, all
 on small arrays, is its iterations one after the other: what its counter places lies at a known place, and nothing waits
-for the end of an iteration. Factorisations of small matrices and permutations of their rows are such loops.
+for the end of an iteration. Factorisations of small matrices and permutations of their rows are such loops. So is a
+loop whose body is elementwise, on arrays of any size: one kernel does all of it, and no state goes through memory from
+iteration to iteration. The rounds of JAX's random bits are such a loop, whose shifts are constants then.
 """
 
 from neuronx_cc.ir import hlo
@@ -12,7 +14,7 @@ from neuronx_cc.passes.analysis.trip_count import counted_loops
 from neuronx_cc.passes.manager import PassContext, only_for
 from neuronx_cc.passes.simplify_control import elements, packed
 
-MOST_TRIPS = 4
+MOST_TRIPS, MOST_ELEMENTWISE_TRIPS = 4, 8
 MOST_OPS = 256
 """Of all iterations."""
 LARGEST = 2048
@@ -23,7 +25,7 @@ LARGEST = 2048
 def run(module: HloModule, context: PassContext) -> None:
     del context
     for loop, counted in counted_loops(module):
-        if _is_small(module, loop, counted.trips):
+        if _is_small(module, loop, counted.trips) or _is_elementwise(module, loop, counted.trips):
             _unroll(module, loop, counted.trips)
 
 
@@ -34,6 +36,14 @@ def _is_small(module: HloModule, loop: hlo.WhileOp, trips: int) -> bool:
     arrays = [op for op in ops if not isinstance(op, hlo.TupleOp)]
     plain = all(isinstance(op.results[0].type, hlo.ArrayType) and not isinstance(op, hlo.OpaqueOp) for op in arrays)
     return plain and all(op.shape.size <= LARGEST for op in arrays)
+
+
+def _is_elementwise(module: HloModule, loop: hlo.WhileOp, trips: int) -> bool:
+    ops = list(ops_of(module.computation(loop.body.data[0]).block))
+    given = hlo.TupleOp | hlo.GetTupleElementOp | hlo.ConstantOp | hlo.IotaOp | hlo.ViewOp
+    made = [op for op in ops if not isinstance(op, given)]
+    plain = all(isinstance(op, hlo.ElementwiseOp) and isinstance(op.results[0].type, hlo.ArrayType) for op in made)
+    return 1 < trips <= MOST_ELEMENTWISE_TRIPS and plain and trips * len(made) <= MOST_OPS
 
 
 def _unroll(module: HloModule, loop: hlo.WhileOp, trips: int) -> None:

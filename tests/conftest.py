@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from zlib import crc32
 
@@ -34,7 +35,7 @@ os.environ["XLA_FLAGS"] = " ".join(
     ]
 )
 
-CASES = 3
+CASES = 2
 """Of a test with more parameter sets, those that run where the whole suite does."""
 
 
@@ -64,6 +65,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if left:
         config.hook.pytest_deselected(items=[item for item in items if id(item) in left])
         items[:] = [item for item in items if id(item) not in left]
+
+
+@pytest.fixture(scope="session")
+def cases_of(request: pytest.FixtureRequest) -> Callable[..., list[str]]:
+    """``cases_of("test_program", script=...)``: the ``case`` of each parameter set of that test that runs."""
+
+    def cases(test: str, **others: str) -> list[str]:
+        items = [item for item in request.session.items if isinstance(item, pytest.Function)]
+        given = [item.callspec.params for item in items if item.originalname == test]
+        return [each["case"] for each in given if others.items() <= each.items()]
+
+    return cases
 
 
 def _hashed(item: pytest.Item) -> tuple[int, str]:

@@ -52,13 +52,14 @@ def parsed(path: Path) -> ast.Module:
     return ast.parse(path.read_text())
 
 
-def imported_modules(path: Path) -> Iterator[tuple[str, int]]:
+@functools.cache
+def imported_modules(path: Path) -> list[tuple[str, int]]:
     """Every module a file names in an import, wherever it stands, but not those for type checkers only."""
-    tree = parsed(path)
+    tree, found = parsed(path), list[tuple[str, int]]()
     for_checkers = {
         id(node)
         for branch in ast.walk(tree)
-        if isinstance(branch, ast.If) and "TYPE_CHECKING" in ast.unparse(branch.test)
+        if isinstance(branch, ast.If) and isinstance(branch.test, ast.Name) and branch.test.id == "TYPE_CHECKING"
         for statement in branch.body
         for node in ast.walk(statement)
     }
@@ -66,13 +67,14 @@ def imported_modules(path: Path) -> Iterator[tuple[str, int]]:
         if id(node) in for_checkers:
             continue
         if isinstance(node, ast.Import):
-            yield from ((alias.name, node.lineno) for alias in node.names)
+            found += [(alias.name, node.lineno) for alias in node.names]
         if isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{relative(path)}:{node.lineno} imports relatively"
             module = node.module or ""
             # `from neuronx_cc import ir` names a folder just as `import neuronx_cc.ir` does
             names = [f"{module}.{alias.name}" for alias in node.names] if module == "neuronx_cc" else [module]
-            yield from ((name, node.lineno) for name in names)
+            found += [(name, node.lineno) for name in names]
+    return found
 
 
 def test_folders_import_only_whom_they_may() -> None:

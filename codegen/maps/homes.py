@@ -71,8 +71,9 @@ def choose_input(context: Context, plan: MapPlan, value: hlo.SSAValue) -> View:
     across = lies_across(full_view(dense, plan.kernel), plan.partitions, context.timing)
     if not isinstance(value.owner, hlo.BroadcastOp) and not across:
         return full_view(context.dense(value), plan.kernel)
-    dims = plan.kernel.in_order([dim for dim, size in enumerate(hlo.shape_of(value).dims) if size != 1])
-    return full_view(_transposed(context, value, dims[plan.partitions.axis]), plan.kernel)
+    dims = hlo.shape_of(value).dims
+    outer = [dim for dim in range(len(dims)) if plan.kernel.axis_of(dims, dim) == plan.partitions.axis]
+    return full_view(_transposed(context, value, outer), plan.kernel)
 
 
 def _quickest(context: Context, plan: MapPlan, value: hlo.SSAValue) -> View:
@@ -127,14 +128,15 @@ def _is_cut(view: View, plan: MapPlan) -> bool:
     return True
 
 
-def _transposed(context: Context, value: hlo.SSAValue, dim: int) -> View:
-    """A copy of ``value`` in HBM whose outermost dim is ``dim``, of what is repeated only once."""
+def _transposed(context: Context, value: hlo.SSAValue, outer: Sequence[int]) -> View:
+    """A copy of ``value`` in HBM whose outermost dims are ``outer``, of what is repeated only once."""
     shape = hlo.shape_of(value)
     if isinstance(value, hlo.OpResult) and isinstance(value.op, hlo.BroadcastOp):
         dimensions, source = value.op.dimensions.data, hlo.shape_of(value.op.operand).dims
-        if dim in dimensions and source[place := dimensions.index(dim)] != 1:
-            return _transposed(context, value.op.operand, place).broadcast(shape.dims, dimensions)
-    target = outermost(context.own_hbm(base(value), shape), [dim])
+        places = [dimensions.index(dim) for dim in outer if dim in dimensions]
+        if len(places) == len(outer) and all(source[place] != 1 for place in places):
+            return _transposed(context, value.op.operand, places).broadcast(shape.dims, dimensions)
+    target = outermost(context.own_hbm(base(value), shape), outer)
     if not transfer(context.builder, target, context.hbm(value), Stream.DMA_LOAD, force=True):
         transfer(context.builder, target, context.dense(value), Stream.DMA_LOAD, force=True)
     context.homes.setdefault(value, []).append(target)

@@ -10,7 +10,7 @@ import numpy as np
 
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo.editing import insert_before, insert_splat
-from neuronx_cc.ir.types import INTEGERS, NUMPY_DTYPE, SIGNED
+from neuronx_cc.ir.types import INTEGERS, NUMPY_DTYPE, SIGNED, bits
 from neuronx_cc.passes.analysis.conversions import is_lossless, skips_middle
 from neuronx_cc.passes.analysis.values import (
     highest,
@@ -282,7 +282,11 @@ def _power(op: hlo.PowerOp, scope: Scope) -> Value | None:
 
 
 def _shift(op: hlo.BinaryOp, scope: Scope) -> Value | None:
-    return op.lhs if splat_number(op.rhs, scope.module) == 0 else None
+    """By nothing; by all bits, which leaves none but copies of a sign."""
+    count = splat_number(op.rhs, scope.module)
+    if count is not None and not isinstance(op, hlo.ShiftRightArithmeticOp) and not 0 <= count < bits(op.shape.dtype):
+        return splat(op, scope, 0)
+    return op.lhs if count == 0 else None
 
 
 FORMATS = {"f32": (8, 23), "f16": (5, 10), "bf16": (8, 7), "f64": (11, 52)}

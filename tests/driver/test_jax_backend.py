@@ -27,14 +27,14 @@ def run(program, *arguments, **variables):
 
 
 @pytest.fixture(scope="module")
-def outcomes():
+def outcomes(cases_of):
     """Case -> what went wrong, of 4 devices with 64 MiB each."""
     variables = {
         "JAX_PLATFORMS": "neuron,cpu",
         "NEURON_NUM_DEVICES": "4",
         "JAX_PJRT_CLIENT_CREATE_OPTIONS": "hbm_bytes:67108864",
     }
-    done = run(str(SUPPORT / "jax_backend_cases.py"), **variables)
+    done = run(str(SUPPORT / "jax_backend_cases.py"), *cases_of("test_program"), **variables)
     assert done.returncode == 0, done.stderr[-2000:]
     return json.loads(done.stdout)
 
@@ -48,9 +48,9 @@ LINALG_CASES = re.findall(r"^def (case_\w+)", (SUPPORT / "jax_linalg_cases.py").
 
 
 @pytest.fixture(scope="module")
-def linalg_outcomes():
+def linalg_outcomes(cases_of):
     """Case of factorisations -> what went wrong."""
-    done = run(str(SUPPORT / "jax_linalg_cases.py"))
+    done = run(str(SUPPORT / "jax_linalg_cases.py"), *cases_of("test_factorisation"))
     assert done.returncode == 0, done.stderr[-2000:]
     return json.loads(done.stdout)
 
@@ -65,9 +65,10 @@ HOST_CASES = re.findall(r"^def (case_\w+)", (SUPPORT / "host_call_cases.py").rea
 
 
 @pytest.fixture(scope="module")
-def host_outcomes():
+def host_outcomes(cases_of):
     """Case of functions of the host -> what went wrong, on 4 devices."""
-    done = run(str(SUPPORT / "host_call_cases.py"), JAX_PLATFORMS="neuron,cpu", NEURON_NUM_DEVICES="4")
+    variables = {"JAX_PLATFORMS": "neuron,cpu", "NEURON_NUM_DEVICES": "4"}
+    done = run(str(SUPPORT / "host_call_cases.py"), *cases_of("test_host_program"), **variables)
     assert done.returncode == 0, done.stderr[-2000:]
     return json.loads(done.stdout)
 

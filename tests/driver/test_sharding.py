@@ -23,18 +23,17 @@ CASES = [
 
 
 @cache
-def outcomes(script):
+def outcomes(script, *cases):
     """Case -> what went wrong, on 4 devices."""
     kept = {name: text for name, text in os.environ.items() if not name.startswith(("NEURON_", "JAX_", "XLA_"))}
     variables = {"JAX_PLATFORMS": "neuron,cpu", "NEURON_NUM_DEVICES": "4", "NEURON_CC_FLAGS": "--no_cache"}
     variables["XLA_FLAGS"] = "--xla_force_host_platform_device_count=4"
-    done = subprocess.run(
-        [sys.executable, str(SUPPORT / script)], capture_output=True, text=True, timeout=600, env=kept | variables
-    )
+    command = [sys.executable, str(SUPPORT / script), *cases]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, env=kept | variables)
     assert done.returncode == 0, done.stderr[-2000:]
     return json.loads(done.stdout)
 
 
 @pytest.mark.parametrize(("script", "case"), CASES)
-def test_program(script, case):
-    assert outcomes(script)[case] == ""
+def test_program(script, case, cases_of):
+    assert outcomes(script, *cases_of("test_program", script=script))[case] == ""

@@ -77,9 +77,35 @@ def pooled_in_another_order(x: Any, k1: Any, k2: Any, gain: Any) -> Any:
     return pooled(x.transpose(2, 0, 3, 1), k1, k2, gain, ("WNCH", "HWIO", "WNCH"))
 
 
+def grouped(x: Any, k1: Any, k2: Any, gain: Any) -> Any:
+    """Features are split, and positions merged, for norms of groups, and put together again."""
+    y = jnp.pad(conv(x, k1), ((0, 0), (0, 0), (0, 0), (0, 1))) + 1
+    groups = y.reshape(2, 99, 2, 4)
+    groups = groups / jnp.sqrt(jnp.square(groups).mean((1, 3), keepdims=True))
+    return conv(groups.reshape(y.shape)[..., :7], k2)
+
+
+def grouped_gradient(x: Any, k1: Any, k2: Any, gain: Any) -> Any:
+    return jax.grad(lambda k1, k2: jnp.sum(jnp.sin(grouped(x, k1, k2, gain))), (0, 1))(k1, k2)
+
+
+def flattened(x: Any, k1: Any, k2: Any, gain: Any) -> Any:
+    """Positions and features merge, which are no neighbours where features come first."""
+    return jnp.tanh(conv(x, k1)).reshape(2, -1)
+
+
+def tokens(x: Any, k1: Any, k2: Any, gain: Any) -> Any:
+    """Positions merge for a contraction, which reads any order."""
+    return jnp.einsum("btc,cd->btd", jnp.tanh(conv(x, k1)).reshape(2, 99, 7), k2[0, 0])
+
+
 @pytest.mark.parametrize(
     ("function", "left"),
     [
+        (grouped, 1),
+        (grouped_gradient, 1),
+        (flattened, 2),
+        (tokens, 2),
         (pooled, 1),
         (pooled_in_another_order, 3),
         (leaves_the_batch_out, 1),

@@ -3,8 +3,6 @@
 Run as a script with the platforms ``neuron,cpu`` and 4 devices of the first (``test_sharding``).
 """
 
-import sys
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -253,5 +251,4 @@ def case_topologies_without_devices():
 
 
 if __name__ == "__main__":
-    names = set(sys.argv[1:])
-    report({name: case for name, case in globals().items() if not names or name in names})
+    report(globals())

@@ -1,6 +1,7 @@
 """Activations of several ops are one instruction of Scalar, however they are written."""
 
 from functools import partial
+from math import prod
 from typing import Any
 
 import jax
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 from generated import Compiled, check_function
 
-from neuronx_cc.ir.isa.program import Instr, Stream
+from neuronx_cc.ir.isa.program import Instr, Space, Stream
 
 CUBE = 0.044715
 RELATIVE = {"float32": 1e-5, "float16": 2e-3, "bfloat16": 2e-2}
@@ -98,3 +99,24 @@ def test_after_a_contraction(function: Any, rows: int, random: np.random.Generat
     bias = random.standard_normal(160).astype(np.float32)
     compiled = check_function(lambda x, w, bias: function(x @ w + bias), x, w, bias)
     assert {"gelu", "silu", "gelu_apprx_tanh"} & {*activations(compiled)}
+
+
+def test_inverse_error_function(random: np.random.Generator) -> None:
+    """Two polynomials, steps of which are one instruction each, and an ordinary logarithm: everywhere as exact."""
+    ends = 1 - np.geomspace(1e-7, 0.5, 500)
+    near = np.concatenate([np.geomspace(1e-38, 0.5, 2000), ends, [0.0, -0.0, 1.0, -1.0, 1.5, np.nan, np.inf]])
+    x = random.permutation(np.concatenate([near, -near])).astype(np.float32)
+    compiled = check_function(jax.lax.erf_inv, x)
+    (got,), want = compiled.run([x]), jax.jit(jax.lax.erf_inv)(x)
+    np.testing.assert_allclose(got, want, rtol=2e-6, atol=2e-38)  # XLA flushes subnormals
+    assert not any(
+        record.alu[:1] == ("log-plus-one",) for record in compiled.program.records if isinstance(record, Instr)
+    )
+
+
+def test_normal_random_numbers() -> None:
+    """The rounds of the bits are no loop, and what is made of them stays on chip."""
+    compiled = check_function(lambda key: jax.random.normal(key, (256, 512)), np.array([3, 5], np.uint32))
+    records = [record for record in compiled.program.records if isinstance(record, Instr) and record.op == "dma_copy"]
+    stored = [prod(ref.counts) for record in records for ref in record.outs if ref.space is Space.HBM]
+    assert sum(stored) < 2 * 256 * 512
