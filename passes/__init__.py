@@ -96,6 +96,7 @@ PASSES = {
         "split_large_windows",
         "split_long_rows",
         "stack_parameters",
+        "sums_after_loops",
         "thin_dots",
         "turn_products",
         "unroll_loops",

@@ -80,6 +80,7 @@ DEFAULT_PIPELINE: Pipeline = (
             "update_stacks",
             "hoist_invariants",
             "hoist_products",
+            "sums_after_loops",
             "canonicalize",
             "cse",
             "dce",

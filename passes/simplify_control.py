@@ -39,7 +39,7 @@ def run(module: HloModule, context: PassContext) -> None:
         sweep(computation, effectful)
         for op in reversed(list(ops_of(computation.block))):
             if isinstance(op, hlo.WhileOp):
-                _drop_state(module, op, effectful)
+                drop_state(module, op, effectful)
             elif isinstance(op, hlo.ConditionalOp):
                 _drop_results(module, op, effectful)
 
@@ -151,7 +151,8 @@ def _remade(anchor: hlo.Operation, value: hlo.SSAValue) -> hlo.SSAValue:
 # what is needed
 
 
-def _drop_state(module: HloModule, op: hlo.WhileOp, effectful: Set[str]) -> None:
+def drop_state(module: HloModule, op: hlo.WhileOp, effectful: Set[str]) -> None:
+    """Leave out of the loop's state what nothing needs; ``effectful``: computations that do more than compute."""
     body, condition = module.computation(op.body.data[0]), module.computation(op.condition.data[0])
     count = len(packed(op.operand))
     needed = _used(op.result) | _used(condition.block.args[0])

@@ -20,8 +20,8 @@ from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.hlo.editing import defining_op, insert_before, replace, users
 from neuronx_cc.passes.analysis.effects import effectful_computations
+from neuronx_cc.passes.analysis.loop_state import is_each_part, place_of
 from neuronx_cc.passes.analysis.trip_count import Count, counted_loops, element_of
-from neuronx_cc.passes.analysis.values import splat_number
 from neuronx_cc.passes.dce import sweep
 from neuronx_cc.passes.expansions.build import Build, Value
 from neuronx_cc.passes.manager import PassContext, only_for
@@ -40,7 +40,7 @@ def run(module: HloModule, context: PassContext) -> None:
         for index in range(len(packed(loop.operand))):
             found = _stacked(module, loop, counted, index)
             if found is not None:
-                _update_in_place(module, loop, found)
+                _update_inplace_of(module, loop, found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ def _stacked(module: HloModule, loop: hlo.WhileOp, counted: Count, index: int) -
     if not isinstance(write, hlo.DynamicUpdateSliceOp) or element_of(write.args[0], body) != index:
         return None
     whole = hlo.shape_of(write.args[0]).dims
-    if not _is_part(module, body, counted, whole, hlo.shape_of(write.args[1]).dims, write.args[2:]):
+    if not is_each_part(module, body, counted, whole, hlo.shape_of(write.args[1]).dims, write.args[2:]):
         return None
     chain, made = list[hlo.HloOp](), defining_op(write.args[1])
     while isinstance(made, hlo.HloOp) and (isinstance(made, hlo.ReshapeOp) or _is_update(made, whole[0])):
@@ -79,37 +79,12 @@ def _stacked(module: HloModule, loop: hlo.WhileOp, counted: Count, index: int) -
     if not chain or not isinstance(made, hlo.DynamicSliceOp) or made.args[0].type != write.args[0].type:
         return None
     source = element_of(made.args[0], body)
-    if source is None or not _is_part(module, body, counted, whole, made.shape.dims, made.args[1:]):
+    if source is None or not is_each_part(module, body, counted, whole, made.shape.dims, made.args[1:]):
         return None
-    if _place(module, body, counted, made.args[1]) != _place(module, body, counted, write.args[2]):
+    if place_of(module, body, counted, made.args[1]) != place_of(module, body, counted, write.args[2]):
         return None
     found = _Stack(index, source, made, tuple(reversed(chain)), write)
     return found if _is_alone(module, loop, found) else None
-
-
-def _is_part(
-    module: HloModule, body: hlo.ComputationOp, counted: Count, whole: Sequence[int], part: Sequence[int],
-    starts: Sequence[Value],
-) -> bool:  # fmt: skip
-    """Whether a window is a part of its array, in the iterations each of them once, first to last or last to first."""
-    if tuple(part) != (1, *whole[1:]) or counted.trips != whole[0] or counted.trips < 2:
-        return False
-    place = _place(module, body, counted, starts[0])
-    return place in ((0, 1), (whole[0] - 1, -1))
-
-
-def _place(module: HloModule, body: hlo.ComputationOp, counted: Count, value: Value) -> tuple[int, int] | None:
-    """What ``value`` is in the first iteration, and by how much it grows with each one."""
-    if element_of(value, body) == counted.index:
-        return counted.start, counted.step
-    number, op = splat_number(value, module), defining_op(value)
-    if number is not None:
-        return int(number), 0
-    if not isinstance(op, hlo.AddOp | hlo.SubtractOp):
-        return None
-    lhs, rhs = (_place(module, body, counted, operand) for operand in op.operands)
-    sign = 1 if isinstance(op, hlo.AddOp) else -1
-    return None if lhs is None or rhs is None else (lhs[0] + sign * rhs[0], lhs[1] + sign * rhs[1])
 
 
 def _is_update(op: hlo.HloOp, parts: int) -> bool:
@@ -156,7 +131,7 @@ def _made_of(values: Sequence[Value]) -> set[hlo.HloOp]:
     return found
 
 
-def _update_in_place(module: HloModule, loop: hlo.WhileOp, stack: _Stack) -> None:
+def _update_inplace_of(module: HloModule, loop: hlo.WhileOp, stack: _Stack) -> None:
     if stack.source != stack.index:
         initial = packed(loop.operand)
         initial[stack.index] = initial[stack.source]

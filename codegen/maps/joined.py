@@ -32,7 +32,7 @@ from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.timing import Timing
 from neuronx_cc.ir.types import itemsize
 
-GAIN, GAIN_ON_CHIP = 1.02, 1.5
+GAIN, GAIN_ON_CHIP = 1.02, 1.3
 """How many times less an estimate is for which the space of the ops is left; where arrays are on chip, so that kernels
 to come expect them as the ops have them."""
 

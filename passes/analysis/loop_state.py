@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.hlo.editing import copy_op, defining_op, insert_before, ops_of, retype
-from neuronx_cc.passes.analysis.trip_count import element_of
+from neuronx_cc.passes.analysis.trip_count import Count, element_of
+from neuronx_cc.passes.analysis.values import splat_number
 from neuronx_cc.passes.simplify_control import elements, packed
 
 FREE = (hlo.ConstantOp, hlo.IotaOp, hlo.ViewOp)
@@ -71,3 +72,28 @@ class Invariants:
         last.operands = [root]
         self.outside.update(zip(made, values, strict=True))
         return made
+
+
+def place_of(module: HloModule, body: hlo.ComputationOp, counted: Count, value: hlo.SSAValue) -> tuple[int, int] | None:
+    """What ``value`` is in the first iteration, and by how much it grows with each one."""
+    if element_of(value, body) == counted.index:
+        return counted.start, counted.step
+    number, op = splat_number(value, module), defining_op(value)
+    if number is not None:
+        return int(number), 0
+    if not isinstance(op, hlo.AddOp | hlo.SubtractOp):
+        return None
+    lhs, rhs = (place_of(module, body, counted, operand) for operand in op.operands)
+    sign = 1 if isinstance(op, hlo.AddOp) else -1
+    return None if lhs is None or rhs is None else (lhs[0] + sign * rhs[0], lhs[1] + sign * rhs[1])
+
+
+def is_each_part(
+    module: HloModule, body: hlo.ComputationOp, counted: Count, whole: Sequence[int], part: Sequence[int],
+    starts: Sequence[hlo.SSAValue],
+) -> bool:  # fmt: skip
+    """Whether a window is a part of its array, in the iterations each of them once, first to last or last to first."""
+    if tuple(part) != (1, *whole[1:]) or counted.trips != whole[0] or counted.trips < 2:
+        return False
+    place = place_of(module, body, counted, starts[0])
+    return place in ((0, 1), (whole[0] - 1, -1))
