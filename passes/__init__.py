@@ -87,6 +87,7 @@ PASSES = {
         "resolve_host_calls",
         "scalar_computations",
         "saturate_infinity",
+        "scans_in_rows",
         "scatter_sums",
         "shared_matrices",
         "simplify_control",

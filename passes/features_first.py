@@ -8,7 +8,7 @@ numbers. Only transposes that this pass made are moved, and an op is transposed 
 come in the new order already. No value changes; reductions may add in another order.
 """
 
-from collections.abc import Callable, Set
+from collections.abc import Callable, Sequence, Set
 from math import prod
 
 from neuronx_cc.ir import hlo
@@ -228,7 +228,7 @@ class Mover:
         order = max(moved.items(), key=lambda item: hlo.shape_of(item[0]).size)[1][1]
         ready = sum(hlo.shape_of(value).size for value, source in moved.items() if source[1] == order)
         missing = [value for value in arrays if not self._is_free(value, order)]
-        if sum(hlo.shape_of(value).size for value in missing) > ready:
+        if not self._pays(op, missing, ready):
             return None
         inputs = [self._in_order(op, value, order) if value in arrays else value for value in op.operands]
         place = _inverse(order)
@@ -241,6 +241,11 @@ class Mover:
         block.insert_op_before(transposed, op)
         self._restore(op, transposed.results[0], order)
         return transposed, order
+
+    def _pays(self, op: hlo.HloOp, missing: Sequence[Value], ready: int) -> bool:
+        """Whether ``op`` moves if ``missing`` are transposed for it, and so many elements come in the order already."""
+        del op
+        return sum(hlo.shape_of(value).size for value in missing) <= ready
 
     def _is_free(self, value: Value, order: Order) -> bool:
         source = self._source(value)

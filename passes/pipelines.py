@@ -92,6 +92,7 @@ DEFAULT_PIPELINE: Pipeline = (
             "even_rows",
             "query_rows",
             "thin_dots",
+            "scans_in_rows",
             "chunk_scans",
             "merge_contracted",
             "features_first",

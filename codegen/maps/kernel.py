@@ -53,7 +53,7 @@ def _lower_part(context: Context, kernel: Kernel, member: Member, step: int, alo
     plan, external = choose_plan(context, kernel, member, step)
     kernel = plan.kernel
     results = results_of(context, kernel, member)
-    transposed.turn(context, plan, external)
+    transposed.turn(context, plan, member, external)
     copy_ahead(context, plan, external, results)
     shared_rows.copy_in_order(context, plan, external, results)
     inputs = {value: choose_input(context, plan, value) for value in external}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from itertools import permutations
 from math import prod
 
@@ -61,11 +61,16 @@ def repeats_row(view: View, atoms: Sequence[Atom], partitions: Sequence[int]) ->
     return not view.in_sbuf and bool(partitions) and not any(atoms[dim].stride for dim in partitions)
 
 
-def order(timing: Timing, space: IterSpace, views: Sequence[View], kernel: Kernel, pair: int) -> list[int]:
-    """The free dims; neighbours in HBM last, so that DMAs move large arrays there in runs, or most bytes of them."""
+def order(
+    timing: Timing, space: IterSpace, views: Sequence[View], kernel: Kernel, pair: int, turned: Container[int] = ()
+) -> list[int]:
+    """The free dims; neighbours in HBM last, so that DMAs move large arrays there in runs, or most bytes of them.
+
+    ``turned``: numbers of ``views`` whose tiles may have any order.
+    """
     partitions = partition_dims(space)
     free = [dim for dim in range(len(space.sizes)) if dim not in partitions]
-    large = _large(timing, space, views, kernel)
+    large = _large(timing, space, views, kernel, turned)
     minor = {next((dim for dim in free if abs(atoms[dim].stride) == size), -1) for atoms, size, _ in large}
     inner = [*minor] if len(minor) == 1 else []
     if kernel.scanned >= 0:
@@ -98,7 +103,7 @@ def order(timing: Timing, space: IterSpace, views: Sequence[View], kernel: Kerne
 
 
 def _large(
-    timing: Timing, space: IterSpace, views: Sequence[View], kernel: Kernel
+    timing: Timing, space: IterSpace, views: Sequence[View], kernel: Kernel, turned: Container[int]
 ) -> list[tuple[Sequence[Atom], int, int]]:
     """Of each large array in HBM: atoms, bytes of an element, and of all. Rows that partitions share are none."""
     taken = [
@@ -106,11 +111,11 @@ def _large(
         for v, atoms in zip(views, space.atoms[1:], strict=True)
     ]
     partitions, found = partition_dims(space), list[tuple[Sequence[Atom], int, int]]()
-    for view, atoms, nbytes in zip(views, space.atoms[1:], taken, strict=True):
+    for number, (view, atoms, nbytes) in enumerate(zip(views, space.atoms[1:], taken, strict=True)):
         spread = kernel.scanned >= 0 and repeats_row(view, atoms, partitions)
         size = itemsize(view.dtype)
         large = timing.transfer(nbytes, size).bound > timing.transfer_latency and nbytes * SMALL_SHARE > max(taken)
-        if large and not view.in_sbuf and not spread:
+        if large and not view.in_sbuf and not spread and number not in turned:
             found.append((atoms, size, nbytes))
     return found
 

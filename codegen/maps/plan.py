@@ -24,8 +24,8 @@ from neuronx_cc.codegen.maps.spread import (
     divides,
     fill_partitions,
     is_short,
-    partition_divisor,
     streaming_partitions,
+    whole_rows,
 )
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.program import Space, Stream
@@ -53,6 +53,8 @@ class MapPlan:
     partitions: Partitions | None = None
     transposed: dict[hlo.SSAValue, View] = field(default_factory=dict)
     """Inputs whose neighbours in memory go to different partitions: see ``maps.transposed``."""
+    deepest: int = 0
+    """Neighbours of these on a partition at most."""
     copied: dict[hlo.SSAValue, View] = field(default_factory=dict)
     """Inputs that all partitions read, and their copies in the order of tiles: see ``maps.shared_rows``."""
     along: int = -1
@@ -152,13 +154,11 @@ def choose_partitions(
         return None
     if streams and kernel.scanned < 0:
         return streaming_partitions(context.timing, kernel.shape, rows)
-    if kernel.scanned >= 0 and max(partition_divisor(kernel.shape[axis]) for axis in axes) <= 2 * max(
-        (partition_divisor(kernel.shape[axis]) for axis in axes[:-1]), default=0
-    ):
-        axes = axes[:-1]  # neighbours in memory go to one partition
+    if kernel.scanned >= 0:
+        return whole_rows(context.timing, kernel.shape, axes)
     partitions = fill_partitions(kernel.shape, axes, not kernel.reduced)
     worth = 1 if stores and not kernel.reduced else WORTH_STAYING
-    if kernel.scanned < 0 and is_short(context.timing, kernel.shape, partitions, worth):
+    if is_short(context.timing, kernel.shape, partitions, worth):
         return streaming_partitions(context.timing, kernel.shape, rows)
     return partitions
 

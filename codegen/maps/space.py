@@ -86,7 +86,8 @@ def tile_space(
     assert space is not None, "dense views align with anything"
     space, pair = map_order.paired(space, views, kernel, rows)
     partition_dims = map_order.partition_dims(space)
-    order = map_order.order(context.timing, space, views, kernel, pair)
+    turned = {at for at, value in enumerate(arrays) if value in plan.transposed}
+    order = map_order.order(context.timing, space, views, kernel, pair, turned)
     scanned = [dim for dim in sorted(order) if space.axes[dim] == kernel.scanned]
 
     def block(view: View, atoms: list[Atom]) -> Block:

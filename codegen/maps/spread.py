@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from math import prod
+from math import ceil, prod
 
 from neuronx_cc.ir.isa.timing import Timing
 
@@ -83,6 +83,25 @@ def fill_partitions(shape: Sequence[int], axes: Sequence[int], flat: bool) -> Pa
     if len(shape) == 1 and flat:
         return Partitions(axis, size, shape[axis] // size)
     return Partitions(axis, size, 1)
+
+
+def whole_rows(timing: Timing, shape: Sequence[int], axes: Sequence[int]) -> Partitions:
+    """The axis of ``axes`` whose rows fill most partitions; one further out if it fills half as many.
+
+    Where equal parts of it fill few, what is left of full ones is a box of its own; short rows are several a partition.
+    """
+
+    def filled(axis: int) -> float:
+        apart = axis == len(shape) - 1  # neighbours in memory, which no box of its own brings together
+        return partition_divisor(shape[axis]) if apart else shape[axis] / ceil(shape[axis] / 128)
+
+    most = max(map(filled, axes))
+    axis = next(axis for axis in axes if 2 * filled(axis) >= most)
+    size = partition_divisor(shape[axis])
+    if CUT_STEPS * size >= filled(axis):
+        return Partitions(axis, size, 1)
+    size = min(128, shape[axis])
+    return Partitions(axis, size, shape[axis] // size if prod(shape[axis + 1 :]) * 4 < timing.long_run else 1)
 
 
 def is_short(timing: Timing, shape: Sequence[int], partitions: Partitions, worth: int) -> bool:

@@ -17,6 +17,7 @@ from neuronx_cc.codegen.emission.emitter import Emitter
 from neuronx_cc.codegen.emission.tiles import TilePool, tile_in
 from neuronx_cc.codegen.emission.views import Atom, View, coalesce
 from neuronx_cc.codegen.maps.axes import full_view, minor_axis
+from neuronx_cc.codegen.maps.lifetimes import Member, last_uses, tiles_alive
 from neuronx_cc.codegen.maps.plan import MapPlan, load_stream
 from neuronx_cc.codegen.maps.spread import Partitions, partition_divisor
 from neuronx_cc.codegen.movement.halves import HALVES, halves_of, part_of
@@ -39,14 +40,16 @@ UNROLLED = 4
 """Groups of rows of a tile that are no loop."""
 SPARE = 4
 """How many times the memory for all that there must be."""
+TOGETHER = 3
+"""Tiles with whole rows of a scan for which there must be room: those under way, and what becomes of them."""
 SHARE = 64
 """How many times smaller than the space an operand is that may lie as it likes."""
 
 
-def turn(context: Context, plan: MapPlan, external: Sequence[hlo.SSAValue]) -> None:
+def turn(context: Context, plan: MapPlan, member: Member, external: Sequence[hlo.SSAValue]) -> None:
     """Let ``plan`` turn what lies across, where all else lies straight and a copy ahead would take longer."""
     kernel, timing = plan.kernel, context.timing
-    if kernel.reduced or kernel.folded or kernel.scanned >= 0 or len(kernel.shape) < 2:
+    if kernel.reduced or kernel.folded or len(kernel.shape) < 2:
         return
     across: dict[hlo.SSAValue, View] = {}
     axes, last = set(), len(kernel.shape) - 1
@@ -77,11 +80,21 @@ def turn(context: Context, plan: MapPlan, external: Sequence[hlo.SSAValue]) -> N
     dense = joint and all(atoms[0].stride == size * width for atoms in follow)
     column, most = kernel.shape[last], timing.sizes.partitions
     loads = ceil(others / most) if joint else others // column * ceil(column / most)
-    time, partitions, inner = partitions_of(timing, Problem(size, width, loads, column, dense))
+    deepest = size if kernel.scanned < 0 else _whole_rows(context, plan, member, external)
+    if not deepest:
+        return
+    time, partitions, inner = partitions_of(timing, Problem(size, width, loads, column, dense, deepest))
     found, builder = Partitions(axis, partitions, inner), context.builder
     fits = SPARE * _nbytes(timing, found, width) <= builder.sbuf.largest_gap() and builder.psum.largest_gap()
     if fits and time < _ahead(timing, size, others, width):
-        plan.partitions, plan.transposed = found, across
+        plan.partitions, plan.transposed, plan.deepest = found, across, deepest
+
+
+def _whole_rows(context: Context, plan: MapPlan, member: Member, external: Sequence[hlo.SSAValue]) -> int:
+    """How many whole rows of a scan a partition holds of all that is alive, while as many are under way."""
+    kernel = plan.kernel
+    alive = tiles_alive(kernel, external, last_uses(kernel, member)).element_bytes
+    return context.builder.sbuf.largest_gap() // (TOGETHER * alive * kernel.shape[kernel.scanned])
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,13 +109,16 @@ class Problem:
     """Rows that become a run of the result."""
     dense: bool
     """Whether rows follow each other in memory."""
+    deepest: int
+    """Neighbours on a partition at most."""
 
 
 @lru_cache(maxsize=4096)
 def partitions_of(timing: Timing, problem: Problem) -> tuple[float, int, int]:
     """(time, partitions, neighbours on each) for ``problem``; what is left of a row has partitions of its own."""
     most, best = timing.sizes.partitions, (float("inf"), 1, 1)
-    for inner in range(1, min(MOST_TIMES * ceil(timing.long_run / (most * problem.width)), problem.count) + 1):
+    deepest = min(MOST_TIMES * ceil(timing.long_run / (most * problem.width)), problem.count, problem.deepest)
+    for inner in range(1, deepest + 1):
         each = problem.count // inner
         for partitions in {min(most, each), each // ceil(each / most), partition_divisor(each)}:
             count, rest = divmod(problem.count, partitions * inner)
@@ -147,9 +163,8 @@ def rest_partitions(timing: Timing, plan: MapPlan, shape: Sequence[int], rest: i
     """Partitions of the ``rest`` of the axis that is transposed, of a space of sizes ``shape``."""
     assert plan.partitions is not None, "what is transposed has partitions"
     loads = ceil(prod(shape) / shape[plan.partitions.axis] / timing.sizes.partitions)
-    return Partitions(
-        plan.partitions.axis, *partitions_of(timing, Problem(rest, _width(plan), loads, shape[-1], False))[1:]
-    )
+    problem = Problem(rest, _width(plan), loads, shape[-1], False, plan.deepest)
+    return Partitions(plan.partitions.axis, *partitions_of(timing, problem)[1:])
 
 
 def least_elements(timing: Timing, plan: MapPlan) -> int:

@@ -19,10 +19,8 @@ from neuronx_cc.passes.analysis.values import identity_of, same_number, splat_nu
 from neuronx_cc.passes.expansions import scans
 from neuronx_cc.passes.expansions.build import Build, Value
 
-SHORT = 64
+SHORT = 16
 """Iterations whose elements of several neighbours in memory a partition holds well."""
-TILE = 4096
-"""Elements of all iterations and neighbours in memory, of which a partition holds several arrays."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,18 +215,16 @@ class Line:
     def _flat(self, arrays: list[Value], scan: Callable[[list[Value]], Value | None]) -> Value | None:
         """``scan`` of arrays in the dims in which it takes least time.
 
-        Few steps of many elements are whole runs of a partition, many are transposed on their way, which takes two
-        dims; those of which a tile holds all steps and neighbours in memory stay with what makes and reads them.
+        Few steps of many elements are whole runs of a partition; many are brought beside these
+        (``passes.scans_in_rows``).
         """
         dims = hlo.shape_of(arrays[0]).dims
         size = prod(dims[1:])
-        flat: tuple[int, ...] = (dims[0], size)
-        if self.trips <= SHORT and size % PARTITIONS == 0 and size > PARTITIONS:
+        flat = dims
+        if self.trips < SHORT and len(dims) > 1 and size % PARTITIONS == 0 and size > PARTITIONS:
             flat = (dims[0], PARTITIONS, size // PARTITIONS)
-        if len(dims) < 2 or (len(dims) > 2 and self.trips * dims[-1] <= TILE):
-            flat = dims
         if flat != dims and any(_is_repeated(array) for array in arrays):
-            return None  # what repeats along neighbours would be moved element by element
+            flat = dims  # what repeats along neighbours would be moved element by element
         result = scan([self.build.reshape(array, flat) for array in arrays])
         return None if result is None else self.build.reshape(result, dims)
 
