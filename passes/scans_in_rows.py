@@ -58,7 +58,8 @@ class _Steps(Mover):
         if scan is not None:
             self._scan(op, scan)
         elif isinstance(op, hlo.TransposeOp) and _is_running_fold(op.operand):
-            self.made.add(op)
+            if all(isinstance(user, hlo.ElementwiseOp) for user in users(op.result)):
+                self.made.add(op)
         else:
             super().visit(op)
 
@@ -132,9 +133,18 @@ class _Steps(Mover):
         folds = all(isinstance(user, hlo.ReduceOp) for user in users(op.results[0]))
         return size <= ready if folds else 2 * size <= ready
 
+    def _is_free(self, value: Value, order: Order) -> bool:
+        return self._has_copy(value, order) or super()._is_free(value, order)
+
+    def _has_copy(self, value: Value, order: Order) -> bool:
+        dims = hlo.shape_of(value).dims
+        return (value, order) in self.copies and wide(dims) == dims
+
     def _in_order(self, anchor: hlo.HloOp, value: Value, order: Order) -> Value:
         """As elsewhere, but what is repeated is transposed itself, once for all ranges of steps."""
         made = defining_op(value)
+        if self._has_copy(value, order):
+            return self.copies[value, order]
         if not isinstance(made, hlo.BroadcastOp):
             return super()._in_order(anchor, value, order)
         places = [order[axis] for axis in made.dimensions.data]
@@ -151,7 +161,10 @@ class _Steps(Mover):
     def _computed(self, anchor: hlo.HloOp, values: Sequence[Value], order: Order) -> list[Value]:
         """``values`` in ``order``, with the elementwise ops that make them where that transposes no more elements."""
         dims = wide(hlo.shape_of(values[0]).dims)
-        known = self._known_order
+
+        def known(value: Value) -> Order | None:
+            return order if (value, order) in self.copies else self._known_order(value)
+
         every = Tree(dims, values, self._is_leaf)
         alone = [Tree(dims, [value], lambda _: True) for value in values]
         apart = {value: tree.cost(order, known) for value, tree in zip(values, alone, strict=True)}
