@@ -131,13 +131,14 @@ class _Loop:
                 erase(each)
 
     def _pays(self, made: Sequence[hlo.HloOp], results: Sequence[Value]) -> bool:
-        live = {defining_op(value) for value in results}
+        wanted = {defining_op(value) for value in results}
+        live = {*wanted}
         for op in made:  # the last one first
             if op in live:
                 live |= {defining_op(operand) for operand in op.operands}
         kept = [op for op in made if op in live]
         alone = batching_cost.in_turn(self.ops, self.trips, self.timing)
-        return batching_cost.fits(kept, self.timing) and batching_cost.at_once(kept, self.timing) < alone
+        return batching_cost.fits(kept, wanted, self.timing) and batching_cost.at_once(kept, self.timing) < alone
 
     def _at_once(self) -> dict[int, Value] | None:
         """What the loop leaves of each element that is wanted."""

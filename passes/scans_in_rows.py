@@ -100,15 +100,9 @@ class _Steps(Mover):
         dims = wide(op.shape.dims)
         if dims[axis] < LEAST_STEPS or self._has_rows(dims, axis):
             return None
+        if (order := self._as_it_was(op, axis)) is not None:
+            return order
         keep = tuple(range(len(dims)))
-        for value in Tree(dims, op.operands, self._is_leaf).leaves:
-            made = defining_op(value)
-            if isinstance(made, hlo.TransposeOp):
-                source = hlo.shape_of(made.operand).dims
-                at = made.dimensions.data[axes_of(made.shape.dims)[axis]]
-                if self._has_rows(wide(source), axes_of(source).index(at)):
-                    places = [made.dimensions.data[each] for each in axes_of(made.shape.dims)]
-                    return tuple(sorted(places).index(place) for place in places)
         folded = _folded(op)
         if prod(dims) < LEAST * prod(dims[at] for at in folded):
             return None
@@ -120,6 +114,24 @@ class _Steps(Mover):
             kept = [*later]
         inner = [at for at in later if at not in kept]
         return inverse((*keep[:axis], *kept, axis, *inner))
+
+    def _as_it_was(self, op: hlo.HloOp, axis: int) -> Order | None:
+        """The order ahead of a transpose of what the scan is made of, if its steps are neighbours there."""
+        seen, pending = set[Value](), [*op.operands]
+        while pending and len(seen) <= MOST:
+            value = pending.pop()
+            made = defining_op(value)
+            if value in seen or wide(hlo.shape_of(value).dims) != wide(op.shape.dims):
+                continue
+            seen.add(value)
+            if isinstance(made, hlo.ElementwiseOp | hlo.ReshapeOp):
+                pending += made.operands
+            if isinstance(made, hlo.TransposeOp):
+                source = hlo.shape_of(made.operand).dims
+                places = [made.dimensions.data[each] for each in axes_of(made.shape.dims)]
+                if self._has_rows(wide(source), axes_of(source).index(places[axis])):
+                    return tuple(sorted(places).index(place) for place in places)
+        return None
 
     def _has_rows(self, dims: Sequence[int], axis: int) -> bool:
         """Whether elements along ``axis`` are neighbours, or dims ahead of it fill the partitions with all others."""
@@ -155,26 +167,20 @@ class _Steps(Mover):
 
     # what scans are made of
 
-    def _is_leaf(self, value: Value) -> bool:
-        return self._source(value) is not None
+    def _is_known(self, value: Value, order: Order) -> bool:
+        return (value, order) in self.copies or self._known_order(value) == order
 
     def _computed(self, anchor: hlo.HloOp, values: Sequence[Value], order: Order) -> list[Value]:
         """``values`` in ``order``, with the elementwise ops that make them where that transposes no more elements."""
-        dims = wide(hlo.shape_of(values[0]).dims)
-
-        def known(value: Value) -> Order | None:
-            return order if (value, order) in self.copies else self._known_order(value)
-
-        every = Tree(dims, values, self._is_leaf)
-        alone = [Tree(dims, [value], lambda _: True) for value in values]
-        apart = {value: tree.cost(order, known) for value, tree in zip(values, alone, strict=True)}
-        if every.cost(order, known) <= sum(apart.values()):
-            return [every.made(anchor, value, order, known, self.copies) for value in values]
+        every = Tree(values, order, self._is_known)
+        alone = {value: Tree([value], order, self._is_known, deep=False) for value in values}
+        if every.cost <= sum(tree.cost for tree in alone.values()):
+            return [every.made(anchor, value, order, self.copies) for value in values]
         found = []
-        for value, tree in zip(values, alone, strict=True):
-            deep = Tree(dims, [value], self._is_leaf)
-            best = deep if deep.cost(order, known) <= apart[value] else tree
-            found.append(best.made(anchor, value, order, known, self.copies))
+        for value in values:
+            deep = Tree([value], order, self._is_known)
+            best = deep if deep.cost <= alone[value].cost else alone[value]
+            found.append(best.made(anchor, value, order, self.copies))
         return found
 
 

@@ -1,11 +1,12 @@
 """Time and memory of a loop's iterations one after the other, and of all of them at once. No pass."""
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable, Sequence
 from math import ceil, prod
 
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.program import Stream
 from neuronx_cc.ir.isa.timing import F32, Timing
+from neuronx_cc.ir.scans import scan_of
 from neuronx_cc.ir.types import FLOATS
 from neuronx_cc.passes.analysis.loop_state import FREE
 
@@ -52,5 +53,14 @@ def at_once(ops: Iterable[hlo.HloOp], timing: Timing) -> float:
     return sum(busy(op, timing) for op in made) + moved + 4 * timing.transfer_latency
 
 
-def fits(ops: Iterable[hlo.HloOp], timing: Timing) -> bool:
-    return sum(op.shape.nbytes for op in ops if not _is_free(op)) * HBM_SHARE <= timing.sizes.hbm_bytes
+def fits(ops: Sequence[hlo.HloOp], results: Container[hlo.Operation | None], timing: Timing) -> bool:
+    """Whether what ``ops`` make fits HBM. What lies around a scan, in arrays as large, stays on chip range by range."""
+    made = [op for op in ops if not _is_free(op)]
+    scanned = {op.shape.size for op in made if scan_of(op) is not None}
+    stored = [op for op in made if op in results or op.shape.size not in scanned or not _passes(op)]
+    whole, kept = (sum(op.shape.nbytes for op in some) for some in (made, stored))
+    return whole <= timing.sizes.hbm_bytes and kept * HBM_SHARE <= timing.sizes.hbm_bytes
+
+
+def _passes(op: hlo.HloOp) -> bool:
+    return isinstance(op, hlo.ElementwiseOp) or scan_of(op) is not None

@@ -1,7 +1,7 @@
 """Trees of elementwise ops, computed in another order of their dims; dims of one element are left out of them.
 
-A tree ends at its leaves: what is no elementwise op, and what its owner says. Orders are as ``features_first`` has
-them: dim i of what there was becomes dim ``order[i]``.
+A tree ends at its leaves: what is no elementwise op or transpose, and what is there already. Orders are as
+``features_first`` has them: dim i of what there was becomes dim ``order[i]``.
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ from neuronx_cc.passes.expansions.reordered import transposed
 
 Value = hlo.SSAValue
 Order = tuple[int, ...]
-Known = Callable[[Value], Order | None]
-"""The order of which a value is the transpose already."""
+Node = tuple[Value, Order]
+"""A value in an order."""
+Known = Callable[[Value, Order], bool]
+"""Whether a value is there in an order already."""
 
 MOST = 64
 """Ops of a tree."""
@@ -36,64 +38,87 @@ def inverse(order: Iterable[int]) -> Order:
 
 
 class Tree:
-    """The elementwise ops that make ``roots``, arrays of ``dims``, of its ``leaves``."""
+    """What ``roots`` are made of, in ``order``: elementwise ops in the order in which each is wanted, and ``leaves``.
 
-    def __init__(self, dims: tuple[int, ...], roots: Iterable[Value], is_leaf: Callable[[Value], bool]) -> None:
-        self.dims = dims
-        self.ops: dict[hlo.HloOp, None] = {}
-        self.leaves: dict[Value, None] = {}
-        pending = list(roots)
+    ``known`` says what of it is there already, ``deep`` whether ops are looked through.
+    """
+
+    def __init__(self, roots: Iterable[Value], order: Order, known: Known, deep: bool = True) -> None:
+        self.known = known
+        self.inner: dict[Node, list[Node]] = {}
+        """Ops that are written again, by their results -> their operands; of views the one."""
+        self.leaves: dict[Node, None] = {}
+        pending = [(root, order) for root in roots]
         while pending:
-            value = pending.pop()
-            op = defining_op(value)
-            if not self._is_array(value):
+            node = pending.pop()
+            if node in self.inner or node in self.leaves:
                 continue
-            inner = isinstance(op, hlo.ElementwiseOp) or (isinstance(op, hlo.ReshapeOp) and self._is_array(op.operand))
-            if not inner or len(self.ops) > MOST or is_leaf(value):
-                self.leaves[value] = None
-            elif op not in self.ops:
-                self.ops[op] = None  # type: ignore[index]
-                pending += op.operands  # type: ignore[union-attr]
-
-    def _is_array(self, value: Value) -> bool:
-        return wide(hlo.shape_of(value).dims) == self.dims
-
-    def cost(self, order: Order, known: Known) -> int:
-        """Elements that are transposed for ``order``."""
-        return sum(_cost(value, order, known) for value in self.leaves)
-
-    def made(
-        self, anchor: hlo.HloOp, value: Value, order: Order, known: Known, copies: dict[tuple[Value, Order], Value]
-    ) -> Value:
-        """``value`` in ``order``, written above ``anchor`` unless it is among ``copies``."""
-        if not self._is_array(value):
-            return value
-        key, op = (value, order), defining_op(value)
-        if key not in copies:
-            if not isinstance(op, hlo.HloOp) or op not in self.ops:
-                copies[key] = _leaf(anchor, value, order, known)
-            elif isinstance(op, hlo.ReshapeOp):
-                copies[key] = self.made(anchor, op.operand, order, known, copies)
+            operands = self._operands(*node) if deep and len(self.inner) < MOST else None
+            if operands is None:
+                self.leaves[node] = None
             else:
-                operands = [self.made(anchor, each, order, known, copies) for each in op.operands]
-                type_ = hlo.array_type(op.shape.dtype, tuple(self.dims[axis] for axis in inverse(order)))
+                self.inner[node] = operands
+                pending += operands
+
+    def _operands(self, value: Value, order: Order) -> list[Node] | None:
+        op = defining_op(value)
+        if self.known(value, order) or list(order) == sorted(order):
+            return None
+        dims = wide(hlo.shape_of(value).dims)
+        if isinstance(op, hlo.ElementwiseOp):
+            return [(x, order) for x in op.operands if wide(hlo.shape_of(x).dims) == dims]
+        if isinstance(op, hlo.ReshapeOp) and wide(hlo.shape_of(op.operand).dims) == dims:
+            return [(op.operand, order)]
+        return [(op.operand, _ahead(op, order))] if isinstance(op, hlo.TransposeOp) else None
+
+    @property
+    def cost(self) -> int:
+        """Elements that are transposed for it."""
+        return sum(0 if self.known(*node) else _cost(*node) for node in self.leaves)
+
+    def made(self, anchor: hlo.HloOp, value: Value, order: Order, copies: dict[Node, Value]) -> Value:
+        """``value`` in ``order``, written above ``anchor`` unless it is among ``copies``."""
+        node, op = (value, order), defining_op(value)
+        if node not in copies:
+            if node not in self.inner:
+                copies[node] = _leaf(anchor, value, order)
+            elif not isinstance(op, hlo.ElementwiseOp):
+                ((operand, ahead),) = self.inner[node]
+                copies[node] = self.made(anchor, operand, ahead, copies)
+            else:
+                dims = wide(op.shape.dims)
+                alike = [wide(hlo.shape_of(x).dims) == dims for x in op.operands]
+                operands = [
+                    self.made(anchor, x, order, copies) if each else x
+                    for x, each in zip(op.operands, alike, strict=True)
+                ]
+                type_ = hlo.array_type(op.shape.dtype, tuple(dims[axis] for axis in inverse(order)))
                 copied = copy_op(op, operands, type_)
                 assert anchor.parent is not None
                 anchor.parent.insert_op_before(copied, anchor)
-                copies[key] = copied.results[0]
-        return copies[key]
+                copies[node] = copied.results[0]
+        return copies[node]
 
 
-def _cost(value: Value, order: Order, known: Known) -> int:
+def _cost(value: Value, order: Order) -> int:
     op, size = defining_op(value), hlo.shape_of(value).size
-    if known(value) == order or isinstance(op, hlo.IotaOp):
+    if isinstance(op, hlo.IotaOp):
         return 0
     if isinstance(op, hlo.BroadcastOp):
         places = _places(op, order)
         return hlo.shape_of(op.operand).size if places != sorted(places) else 0
     if isinstance(op, hlo.TransposeOp):
-        return 0 if _through(op, order) == sorted(_through(op, order)) else size
+        order = _ahead(op, order)
     return size if list(order) != sorted(order) else 0
+
+
+def _ahead(op: hlo.TransposeOp, order: Order) -> Order:
+    """In which order the operand of ``op`` stands for the result to stand in ``order``."""
+    axes, source = axes_of(op.shape.dims), axes_of(hlo.shape_of(op.operand).dims)
+    found = [0] * len(order)
+    for axis, place in zip(axes, order, strict=True):
+        found[source.index(op.dimensions.data[axis])] = place
+    return tuple(found)
 
 
 def _places(op: hlo.BroadcastOp, order: Order) -> list[int]:
@@ -102,19 +127,10 @@ def _places(op: hlo.BroadcastOp, order: Order) -> list[int]:
     return [order[axes.index(axis)] for axis, size in zip(op.dimensions.data, dims, strict=True) if size != 1]
 
 
-def _through(op: hlo.TransposeOp, order: Order) -> list[int]:
-    """The wide dims of the operand of ``op`` in the order in which they come to stand."""
-    axes, source = axes_of(op.shape.dims), axes_of(hlo.shape_of(op.operand).dims)
-    return [source.index(op.dimensions.data[axes[axis]]) for axis in inverse(order)]
-
-
-def _leaf(anchor: hlo.HloOp, value: Value, order: Order, known: Known) -> Value:
+def _leaf(anchor: hlo.HloOp, value: Value, order: Order) -> Value:
     op, shape = defining_op(value), hlo.shape_of(value)
     dims = wide(shape.dims)
     type_ = hlo.array_type(shape.dtype, tuple(dims[axis] for axis in inverse(order)))
-    if known(value) == order:
-        assert isinstance(op, hlo.TransposeOp), "known are transposes"
-        return _squeezed(anchor, op.operand)
     if isinstance(op, hlo.BroadcastOp):
         places = _places(op, order)
         operand = _squeezed(anchor, op.operand)
@@ -125,7 +141,7 @@ def _leaf(anchor: hlo.HloOp, value: Value, order: Order, known: Known) -> Value:
         axis = order[axes_of(shape.dims).index(op.iota_dimension.data)]
         return insert_before(anchor, hlo.IotaOp, (), type_, op.loc, {"iota_dimension": hlo.IntAttr(axis)})
     if isinstance(op, hlo.TransposeOp):
-        return transposed(anchor, _squeezed(anchor, op.operand), _through(op, order))
+        return transposed(anchor, _squeezed(anchor, op.operand), inverse(_ahead(op, order)))
     return transposed(anchor, _squeezed(anchor, value), inverse(order))
 
 
