@@ -36,7 +36,8 @@ def note(context: Context, kernel: Kernel, member: dict[hlo.SSAValue, Kernel], f
     attention = kernel.together
     part = set(map(base, attention.read_in_part())) if isinstance(attention, Attention) else set()
     # a recurrence starts with its first term, whatever the factor there
-    part |= {base(op.operands[0]) for op in kernel.ops if scan_of(op) is not None and len(op.operands) > 1}
+    scanned = ((op, scan) for op in kernel.ops if (scan := scan_of(op)) is not None)
+    part |= {base(op.operands[0]) for op, scan in scanned if len(op.operands) > 1 and not (scan.body and scan.initial)}
     made = [view for op in kernel.ops for result in op.results for view in context.homes.get(result, ())]
     for operand in dict.fromkeys(operand for op in kernel.ops for operand in operands_of(op)):
         if (

@@ -18,6 +18,12 @@ class Scan:
     result: int
     body: str
     """Empty for the shift by one element."""
+    initial: bool
+    """Whether the last operand, of which the elements along ``axis`` are the same, comes before the first element."""
+
+    def config(self, axis: int) -> hlo.StrAttr:
+        """The ``backend_config`` of the same along ``axis``."""
+        return hlo.StrAttr(f"{axis} {int(self.reverse)} {self.result} {int(self.initial)}")
 
 
 def scan_of(op: hlo.Operation) -> Scan | None:
@@ -25,5 +31,5 @@ def scan_of(op: hlo.Operation) -> Scan | None:
     if not isinstance(op, hlo.CustomCallOp) or op.target.data not in (TARGET, PREVIOUS):
         return None
     assert op.backend_config is not None
-    axis, reverse, result = (int(word) for word in op.backend_config.data.split())
-    return Scan(axis, bool(reverse), result, "" if op.called is None else op.called.data[0])
+    axis, reverse, result, initial = (int(word) for word in op.backend_config.data.split())
+    return Scan(axis, bool(reverse), result, "" if op.called is None else op.called.data[0], bool(initial))

@@ -33,7 +33,7 @@ PART = 16
 """How many times the steps of a range, with their states, fit a partition."""
 LEAST = 16
 """Steps of a range."""
-FOLDS = {"add": hlo.AddOp, "maximum": hlo.MaximumOp, "minimum": hlo.MinimumOp}
+FOLDS = frozenset(["add", "maximum", "minimum"])
 """Combiners of scans of one array."""
 
 
@@ -60,7 +60,7 @@ def _is_known(op: hlo.HloOp, scan: Scan) -> bool:
     body = scans.body_of(op)
     if scans.recurrence(body) is not None:
         return scan.result == 1
-    return len(op.operands) == 1 and computation_kind(body) in FOLDS
+    return len(op.operands) == 1 + scan.initial and computation_kind(body) in FOLDS
 
 
 def _unflattened(module: HloModule, op: hlo.HloOp, scan: Scan) -> tuple[hlo.HloOp, Scan] | None:
@@ -72,7 +72,8 @@ def _unflattened(module: HloModule, op: hlo.HloOp, scan: Scan) -> tuple[hlo.HloO
     if len(sources) < len(makers) or len(dims) > 1 or found is None:
         return None
     b = Build.before(module, op)
-    made = scans.insert(b, sources, scan.body, found[0], scan.reverse, scan.result)
+    arrays, initial = (sources[:-1], sources[-1]) if scan.initial else (sources, None)
+    made = scans.insert(b, arrays, scan.body, found[0], scan.reverse, scan.result, initial)
     replace(op, b.reshape(made, op.shape.dims))
     return made.owner, replace_in(scan, axis=found[0])  # type: ignore[return-value]
 
@@ -258,11 +259,13 @@ class _Region:
                 type_ = hlo.array_type(shape.dtype, shape.dims)
                 made[op.results[0]] = insert_before(b.anchor, type(op), operands, type_, op.loc, op.properties)
                 continue
+            arrays = operands[: len(operands) - scan.initial]
+            initial = operands[-1] if scan.initial else None
             if states:
-                operands[-1] = _after(b, op, operands, scan, states[len(following)])
-            done = operands[-1]
-            if length > 1:
-                done = scans.insert(b, operands, scan.body, scan.axis, scan.reverse, scan.result)
+                initial = _before(b, arrays[-1], scan.axis, states[len(following)])
+            done = arrays[-1]
+            if length > 1 or initial is not None:
+                done = scans.insert(b, arrays, scan.body, scan.axis, scan.reverse, scan.result, initial)
             made[op.results[0]] = done
             last = 0 if scan.reverse else length - 1
             following.append(b.slice(done, scan.axis, last, last + 1))
@@ -285,25 +288,11 @@ def _dependents(place: Mapping[hlo.HloOp, int], inside: Set[hlo.HloOp], ops: Seq
     return [*found]  # type: ignore[list-item]
 
 
-def _after(b: Build, op: hlo.HloOp, operands: Sequence[Value], scan: Scan, state: Value) -> Value:
-    """The terms of a range of ``op``, the first of which goes on from ``state``, [.., 1, ..]."""
-    terms = operands[-1]
-    shape = hlo.shape_of(terms)
-    dims = shape.dims
-    others = [axis for axis in range(len(dims)) if axis != scan.axis]
-    kept = b.reshape(state, [dims[axis] for axis in others])
-    before = b.broadcast(kept, dims, others)
-    body = scans.body_of(op)
-    kinds = scans.recurrence(body)
-    if kinds is not None:
-        outer, inner = (hlo.OPCODES[kind] for kind in kinds)
-        before = b.each(inner, operands[0], before)
-    else:
-        outer = FOLDS[computation_kind(body)]
-    length = dims[scan.axis]
-    first = b.number(length - 1 if scan.reverse else 0, "s32", (length,))
-    row = b.compare(b.iota((length,), 0), first, "EQ")
-    return b.select(b.broadcast(row, dims, [scan.axis]), b.each(outer, before, terms), terms)
+def _before(b: Build, like: Value, axis: int, state: Value) -> Value:
+    """``state``, [.., 1, ..], at all steps of ``like``."""
+    dims = hlo.shape_of(like).dims
+    others = [each for each in range(len(dims)) if each != axis]
+    return b.broadcast(b.reshape(state, [dims[each] for each in others]), dims, others)
 
 
 def _is_inside(op: hlo.HloOp, axis: int, scan: Scan) -> bool:

@@ -75,7 +75,7 @@ class _Steps(Mover):
         operands = self._computed(op, op.operands, order)
         core = wide(dims)
         type_ = hlo.array_type(op.shape.dtype, tuple(core[at] for at in inverse(order)))
-        config = hlo.StrAttr(f"{order[axis]} {int(scan.reverse)} {scan.result}")
+        config = scan.config(order[axis])
         made = insert_before(op, hlo.CustomCallOp, operands, type_, op.loc, {**op.properties, "backend_config": config})
         if core == dims:
             self._restore(op, made, order)

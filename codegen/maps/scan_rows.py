@@ -59,17 +59,18 @@ def emit(context: Context, pool: TilePool, op: hlo.HloOp, out: Block, ins: Seque
     scan = scan_of(op)
     assert scan is not None
     work = _Work(context, pool, op, scan.reverse)
-    blocks = [work.block(operand, out) for operand in ins]
+    initial = ins[-1] if scan.initial else None
+    blocks = [work.block(operand, out) for operand in ins[: len(ins) - scan.initial]]
     if not scan.body:
-        work.previous(out, blocks[0], walk)
+        work.previous(out, blocks[0], walk, initial)
         return
     known = instruction(op)
     if known is not None and len(walk) == 1 and work.is_short(out, walk[0], known):
-        work.by_steps(out, blocks, walk[0], *known)
+        work.by_steps(out, blocks, walk[0], *known, initial)
     elif known is None:
         work.by_levels(out, blocks, walk, scan.result)
     else:
-        work.by_rows(out, blocks, walk, *known)
+        work.by_rows(out, blocks, walk, *known, initial)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,36 +139,52 @@ class _Work:
         each = (2 if known[1] else 1) * timing.engine("tensor_tensor", Stream.VECTOR, rows, ins=(F32, F32)).bound
         return size * each < rows * timing.engine("tensor_tensor_scan", Stream.VECTOR, size, ins=(F32, F32)).bound
 
-    def by_steps(self, out: Block, ins: list[Block], dim: int, outer: str, inner: str) -> None:
+    def by_steps(
+        self, out: Block, ins: list[Block], dim: int, outer: str, inner: str, initial: Readable | None
+    ) -> None:
         """``h = outer(inner(a, h), b)``, or without ``inner`` ``h = outer(b, h)``, for all rows at once."""
         out, *ins = (block.backwards([dim]) if self.reverse else block for block in (out, *ins))
         wide = out
         if out.dtype in FLOATS and out.dtype != "f32":
             wide = self._scratch(out, "f32")
         terms = ins[-1]
-        first = wide.index(dim, Affine())
-        self.emitter.over("tensor_copy", self._engine(out.dtype), [first], [terms.index(dim, Affine())])
+        first = Affine()
+        if initial is None:
+            start = terms.index(dim, first)
+            self.emitter.over("tensor_copy", self._engine(out.dtype), [wide.index(dim, first)], [start])
+        else:
+            start = self.block(initial, out)
+            self._step(wide, ins, dim, first, start.index(dim, first), outer, inner)
         with self.builder.loop(out.dims[dim].size - 1) as index:
-            state, place = wide.index(dim, index), wide.index(dim, index + 1)
-            if inner:
-                elementwise.emit_binary(self.emitter, inner, wide.dtype, place, ins[0].index(dim, index + 1), state)
-                state = place
-            elementwise.emit_binary(self.emitter, outer, wide.dtype, place, state, terms.index(dim, index + 1))
+            self._step(wide, ins, dim, index + 1, wide.index(dim, index), outer, inner)
         if wide is not out:
             self.emitter.copy(out, wide)
         self.release()
 
+    def _step(
+        self, out: Block, ins: list[Block], dim: int, index: Affine, state: Block, outer: str, inner: str
+    ) -> None:
+        """The element ``index`` along ``dim`` of ``out``, after ``state``."""
+        place = out.index(dim, index)
+        if inner:
+            elementwise.emit_binary(self.emitter, inner, out.dtype, place, ins[0].index(dim, index), state)
+            state = place
+        elementwise.emit_binary(self.emitter, outer, out.dtype, place, state, ins[-1].index(dim, index))
+
     # one instruction a row
 
-    def by_rows(self, out: Block, ins: list[Block], walk: list[int], outer: str, inner: str) -> None:
+    def by_rows(
+        self, out: Block, ins: list[Block], walk: list[int], outer: str, inner: str, initial: Readable | None
+    ) -> None:
         """``h = outer(inner(a, h), b)``; without ``inner`` the fold ``h = outer(a, h)``."""
         out, *ins = (block.backwards(walk) if self.reverse else block for block in (out, *ins))
         terms = ins[-1]
-        first_out, firsts = out, terms
+        first_out, firsts = out, terms if initial is None else self.block(initial, out)
         for dim in sorted(walk, reverse=True):
             first_out, firsts = first_out.index(dim, Affine()), firsts.index(dim, Affine())
         engine = Stream.VECTOR if out.dtype in FLOATS else Stream.GPSIMD
-        self.emitter.over("tensor_copy", engine, [first_out], [firsts])
+        if initial is None:
+            self.emitter.over("tensor_copy", engine, [first_out], [firsts])
         if out.dtype in FLOATS and firsts.dtype != "f32":
             wide = self._scratch(firsts, "f32")
             self.emitter.over("tensor_copy", engine, [wide], [firsts])
@@ -178,15 +195,16 @@ class _Work:
         others = [dim for dim in range(1, len(out.dims)) if dim not in walk]
         order = [0, *others, *walk]
         blocks = [block.select(order) for block in (out, factors, terms)]
-        self._rows(blocks, firsts, len(others), (outer, inner))
+        self._rows(blocks, firsts, len(others), (outer, inner), initial is None)
         self.release()
 
-    def _rows(self, blocks: list[Block], firsts: Block, others: int, kinds: tuple[str, str]) -> None:
+    def _rows(self, blocks: list[Block], firsts: Block, others: int, kinds: tuple[str, str], at_start: bool) -> None:
         if others:
             with self.builder.loop(blocks[0].dims[1].size) as index:
-                self._rows([block.index(1, index) for block in blocks], firsts.index(1, index), others - 1, kinds)
+                cut = [block.index(1, index) for block in blocks]
+                self._rows(cut, firsts.index(1, index), others - 1, kinds, at_start)
             return
-        self._row(blocks, firsts, kinds, True)
+        self._row(blocks, firsts, kinds, at_start)
 
     def _row(self, blocks: list[Block], start: Block, kinds: tuple[str, str], at_start: bool) -> None:
         """The scan of [partitions, n...] after ``start``, which is the first element itself ``at_start``."""
@@ -238,8 +256,8 @@ class _Work:
         flat = replace(tile, dims=(tile.dims[0], Atom(rows, size * width), Atom(size, width)))
         return tile, same_order, flat.backwards([2]) if self.reverse else flat
 
-    def previous(self, out: Block, source: Block, walk: list[int]) -> None:
-        """Each element but the first from the one before it."""
+    def previous(self, out: Block, source: Block, walk: list[int], initial: Readable | None) -> None:
+        """Each element but the first from the one before it, the first from ``initial`` or where it is."""
         engine, tiles = self._engine(out.dtype), []
         if len(walk) == 1:
             dim = walk[0]
@@ -249,13 +267,19 @@ class _Work:
             after, before = (flat for _, _, flat in tiles)
             self.emitter.over("tensor_copy", engine, [tiles[1][1]], [source])
         size = after.dims[dim].size
-        for first, start, count in ((0, 0, 1), (1, 0, size - 1)):
-            pair = after.index(dim, Affine(first), count), before.index(dim, Affine(start), count)
-            self.emitter.over("tensor_copy", engine, [pair[0]], [pair[1]])
+        for first, count in ((0, 1 if initial is None else 0), (1, size - 1)):
+            if count:
+                pair = after.index(dim, Affine(first), count), before.index(dim, Affine(), count)
+                self.emitter.over("tensor_copy", engine, [pair[0]], [pair[1]])
         if tiles:
             self.emitter.over("tensor_copy", engine, [out], [tiles[0][1]])
         for tile, _, _ in tiles:
             self.pool.give_back(tile)
+        if initial is not None:
+            ends, starts = (x.backwards(walk) if self.reverse else x for x in (out, self.block(initial, out)))
+            for each in sorted(walk, reverse=True):
+                ends, starts = ends.index(each, Affine()), starts.index(each, Affine())
+            self.emitter.over("tensor_copy", engine, [ends], [starts])
         self.release()
 
     def by_levels(self, out: Block, ins: list[Block], walk: list[int], result: int) -> None:

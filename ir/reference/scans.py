@@ -16,10 +16,13 @@ def custom_call(evaluator: Evaluator, op: hlo.CustomCallOp, *operands: Value) ->
         return other_call(op, *operands)
     turn = slice(None, None, -1 if scan.reverse else 1)
     arrays: list[Array] = [np.moveaxis(np.asarray(operand), scan.axis, 0)[turn] for operand in operands]
+    initial = [arrays.pop()[0]] if scan.initial else []
     if not scan.body:
-        result = np.concatenate([arrays[0][:1], arrays[0][:-1]])
+        result = np.concatenate([initial or arrays[0][:1], arrays[0][:-1]])
     else:
         state = [array[0] for array in arrays]
+        if initial:  # the last array's; what the others would be has no say in it
+            state = list(evaluator.call_on_arrays(scan.body, *state[:-1], *initial, *state))
         found = [state[scan.result]]
         for place in range(1, len(arrays[0])):
             state = list(evaluator.call_on_arrays(scan.body, *state, *(array[place] for array in arrays)))

@@ -181,8 +181,7 @@ class Line:
 
     def before(self, initial: Value, states: Value) -> Value:
         """What the iterations find, of what they leave."""
-        shifted = scans.previous(self.build, states, 0, self.reverse) if self.trips > 1 else states
-        return self.at_start(self.spread(initial), shifted)
+        return scans.previous(self.build, states, 0, self.reverse, self.spread(initial))
 
     def last(self, states: Value) -> Value:
         end = 0 if self.reverse else self.trips - 1
@@ -207,9 +206,15 @@ class Line:
         if (outer, inner) not in scans.RECURRENCES:
             return None
         body = module.computation(scans.recurrence_body(build, outer, inner, dtype))
-        start = build.each(update.outer, build.each(update.inner, update.a, self.spread(initial)), update.b)
-        terms = self.at_start(start, update.b)
-        arrays = [update.a, terms]
+        before = self.spread(initial)
+        if scans.is_whole(build, body, hlo.shape_of(update.b).dims, 0):
+            name = body.computation_name
+            return self._flat(
+                [update.a, update.b, before],
+                lambda flat: scans.insert(build, flat[:2], name, 0, self.reverse, 1, flat[2]),
+            )
+        start = build.each(update.outer, build.each(update.inner, update.a, before), update.b)
+        arrays = [update.a, self.at_start(start, update.b)]
         return self._flat(arrays, lambda flat: scans.running(build, flat, body, 0, self.reverse)[1])
 
     def _flat(self, arrays: list[Value], scan: Callable[[list[Value]], Value | None]) -> Value | None:

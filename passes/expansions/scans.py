@@ -2,7 +2,8 @@
 
 Operands: k arrays of one shape. ``called``: one computation that combines k scalars of what comes before with k scalars
 of what follows, associatively. Result: array ``result`` of the k folds of all elements up to each one along ``axis``
-(from each one on with ``reverse``). There is no initial value: the first element stays as it is.
+(from each one on with ``reverse``). The first element stays as it is, unless the last operand is an initial value: of a
+fold, or of the ``h`` of a recurrence, repeated along ``axis``.
 """
 
 from collections.abc import Sequence
@@ -11,7 +12,7 @@ from math import prod
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo.editing import defining_op, ops_of
 from neuronx_cc.ir.isa.limits import PARTITIONS
-from neuronx_cc.ir.scans import PREVIOUS, TARGET, scan_of
+from neuronx_cc.ir.scans import PREVIOUS, TARGET, Scan, scan_of
 from neuronx_cc.ir.types import FLOATS
 from neuronx_cc.passes.expansions import log_sum_exp
 from neuronx_cc.passes.expansions.bodies import apply_body, is_elementwise
@@ -46,21 +47,31 @@ def body_of(op: hlo.HloOp) -> hlo.ComputationOp:
 
 
 def insert(
-    build: Build, arrays: Sequence[Value], body: str, axis: int, reverse: bool = False, result: int = 0
+    build: Build,
+    arrays: Sequence[Value],
+    body: str,
+    axis: int,
+    reverse: bool = False,
+    result: int = 0,
+    initial: Value | None = None,
 ) -> Value:
-    """Array ``result`` of the scan of ``arrays`` along ``axis`` by the computation ``body``."""
+    """Array ``result`` of the scan of ``arrays`` along ``axis`` by the computation ``body``, after ``initial``."""
     properties = {
         "target": hlo.StrAttr(TARGET),
-        "backend_config": hlo.StrAttr(f"{axis} {int(reverse)} {result}"),
+        "backend_config": Scan(axis, reverse, result, body, initial is not None).config(axis),
         "called": hlo.StrsAttr((body,)),
     }
-    return build.typed(hlo.CustomCallOp, arrays, arrays[result].type, **properties)
+    operands = arrays if initial is None else [*arrays, initial]
+    return build.typed(hlo.CustomCallOp, operands, arrays[result].type, **properties)
 
 
-def previous(build: Build, array: Value, axis: int, reverse: bool = False) -> Value:
-    """``array`` with each element but the first (with ``reverse`` the last) replaced by the one before (after) it."""
-    config = hlo.StrAttr(f"{axis} {int(reverse)} 0")
-    return build.typed(hlo.CustomCallOp, [array], array.type, target=hlo.StrAttr(PREVIOUS), backend_config=config)
+def previous(build: Build, array: Value, axis: int, reverse: bool = False, initial: Value | None = None) -> Value:
+    """``array`` with each element but the first (with ``reverse`` the last) replaced by the one before (after) it, and
+    that one by ``initial`` if there is one.
+    """
+    config = Scan(axis, reverse, 0, "", initial is not None).config(axis)
+    operands = [array] if initial is None else [array, initial]
+    return build.typed(hlo.CustomCallOp, operands, array.type, target=hlo.StrAttr(PREVIOUS), backend_config=config)
 
 
 def fits(body: hlo.ComputationOp) -> bool:
@@ -98,6 +109,11 @@ def goes_on(body: hlo.ComputationOp, dims: Sequence[int], axis: int) -> bool:
     return recurrence(body) is not None and axis < len(dims) - 1 and rows >= PARTITIONS
 
 
+def is_whole(build: Build, body: hlo.ComputationOp, dims: Sequence[int], axis: int) -> bool:
+    """Whether a scan of arrays of ``dims`` is one op."""
+    return dims[axis] <= longest(build, body) or goes_on(body, dims, axis)
+
+
 def running(build: Build, arrays: Sequence[Value], body: hlo.ComputationOp, axis: int, reverse: bool) -> list[Value]:
     """All arrays of the scan of ``arrays`` by ``body``; what is not used is left to ``dce``.
 
@@ -106,7 +122,7 @@ def running(build: Build, arrays: Sequence[Value], body: hlo.ComputationOp, axis
     """
     dims = hlo.shape_of(arrays[0]).dims
     size, rows = dims[axis], prod(dims) // max(1, dims[axis])
-    if size <= longest(build, body) or goes_on(body, dims, axis):
+    if is_whole(build, body, dims, axis):
         return _whole(build, arrays, body, axis, reverse)
     if reverse:
         turned = running(build, [build.reverse(array, [axis]) for array in arrays], body, axis, False)

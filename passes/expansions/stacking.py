@@ -220,8 +220,8 @@ class Stacks:
         elif isinstance(op, hlo.ViewOp):
             made = self._view(op, dims)
         elif (scan := scan_of(op)) is not None:
-            config = hlo.StrAttr(f"{scan.axis + 1} {int(scan.reverse)} {scan.result}")
-            made = self._copy(op, [self.array(operand) for operand in op.sources], dims, backend_config=config)
+            arrays = [self.array(operand) for operand in op.sources]
+            made = self._copy(op, arrays, dims, backend_config=scan.config(scan.axis + 1))
         return None if made is None else (made, True)
 
     def _view(self, op: hlo.HloOp, dims: Sequence[int]) -> Value | None:
