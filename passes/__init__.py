@@ -71,6 +71,7 @@ PASSES = {
         "known_compares",
         "late_fills",
         "merge_contracted",
+        "merge_gathers",
         "moments",
         "narrow_contractions",
         "narrow_operands",

@@ -67,6 +67,7 @@ DEFAULT_PIPELINE: Pipeline = (
             "permuted_scatters",
             "expand_argument_reductions",
             "expand_sort",
+            "merge_gathers",
             "canonical_indexing",
             "known_compares",
             "canonicalize",

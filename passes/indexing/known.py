@@ -61,7 +61,7 @@ def separated(b: Build, op: hlo.GatherOp) -> bool:
         walk = walks[dim]
         before, count = hlo.shape_of(image).dims, len(walk.starts)
         single = (*before[:dim], count, 1, *before[dim + 1 :])
-        taps = [b.reshape(_taken(b, image, dim, walk.starts + tap), single) for tap in range(sizes[dim])]
+        taps = [b.reshape(taken(b, image, dim, walk.starts + tap), single) for tap in range(sizes[dim])]
         image = b.concatenate(taps, dim + 1)
         labels[dim : dim + 1] = [batches[walk.axis], window.get(dim)]
     kept = [axis for axis, label in enumerate(labels) if label is not None]
@@ -203,10 +203,10 @@ def _contracted(
     for dim in sorted(walks, key=lambda dim: len(walks[dim].starts) / hlo.shape_of(image).dims[dim]):
         total = None
         for tap in range(op.slice_sizes.data[dim]):
-            taken, weight = _taken(b, image, dim, walks[dim].starts + tap), sums.weights[dim][:, tap]
+            piece, weight = taken(b, image, dim, walks[dim].starts + tap), sums.weights[dim][:, tap]
             if (weight != 1).any():
-                taken = b.mul(taken, b.broadcast(b.array(weight), hlo.shape_of(taken).dims, (dim,)))
-            total = taken if total is None else b.add(total, taken)
+                piece = b.mul(piece, b.broadcast(b.array(weight), hlo.shape_of(piece).dims, (dim,)))
+            total = piece if total is None else b.add(total, piece)
         assert total is not None
         image = total
     batches = [axis for axis in range(op.shape.rank) if axis not in op.dims.data.offset_dims]
@@ -222,7 +222,7 @@ def _contracted(
     replace(sums.dot, b.convert(result, sums.dot.shape.dtype))
 
 
-def _taken(b: Build, value: Value, axis: int, places: Array) -> Value:
+def taken(b: Build, value: Value, axis: int, places: Array) -> Value:
     """The elements ``places`` of ``value`` along ``axis``, as slices put together."""
     return b.concatenate([_piece(b, value, axis, piece) for piece in _pieces(places)], axis)
 
