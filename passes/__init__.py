@@ -76,6 +76,7 @@ PASSES = {
         "narrow_contractions",
         "narrow_operands",
         "one_counter",
+        "ordered_states",
         "remove_barriers",
         "repeated_in_order",
         "repeated_operands",

@@ -97,6 +97,7 @@ DEFAULT_PIPELINE: Pipeline = (
             "chunk_scans",
             "merge_contracted",
             "features_first",
+            "ordered_states",
             "split_large_windows",
             "turn_products",
             "dce",

@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.dots.problem import PE_DTYPES, order_of
 from neuronx_cc.codegen.emission.builder import emit_over
-from neuronx_cc.codegen.emission.views import View, linear
+from neuronx_cc.codegen.emission.views import View, linear, unplaced
 from neuronx_cc.codegen.formation.graph import ELEMENTWISE, base, is_view, same_order, squeeze
 from neuronx_cc.codegen.maps.plan import resident_layout
 from neuronx_cc.codegen.movement.concatenate_kernel import fill, put
 from neuronx_cc.codegen.movement.halves import carrier_of
-from neuronx_cc.codegen.movement.transfer import blocks_of
+from neuronx_cc.codegen.movement.transfer import DETOUR, blocks_of, loaded_ns, transfer
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo.editing import ops_of
 from neuronx_cc.ir.isa.program import Stream
@@ -185,7 +185,18 @@ def assign(context: Context, target: View, value: hlo.SSAValue) -> None:
         if blocks is not None and blocks[0].partition == blocks[1].partition:
             emit_over(context.builder, "tensor_copy", Stream.VECTOR, blocks[:1], blocks[1:])
             return
-    put(context, target, value)
+    if not (target.in_sbuf and _loaded_in_order(context, target, value)):
+        put(context, target, value)
+
+
+def _loaded_in_order(context: Context, target: View, value: hlo.SSAValue) -> bool:
+    """Load ``value`` from a dense array, into which it is put in order, where no other home comes in runs."""
+    shape, timing = hlo.shape_of(value), context.timing
+    homes = [view for view in context.views(value) if not view.in_sbuf] or [context.hbm(value)]
+    dense = loaded_ns(timing, target, unplaced(shape.dtype, shape.dims))
+    if min(loaded_ns(timing, target, home) for home in homes) <= DETOUR * dense:
+        return False
+    return transfer(context.builder, target, context.dense(value), Stream.DMA_LOAD)
 
 
 def stays_on_chip(context: Context, op: hlo.WhileOp, index: int) -> bool:

@@ -57,6 +57,17 @@ def is_scattered(timing: Timing, target: Block, source: Block, alone: bool = Fal
     return ns > DETOUR * relayout_plan.direct_ns(timing, total * size, timing.long_run)
 
 
+def loaded_ns(timing: Timing, target: View, source: View) -> float:
+    """Time of one DMA from HBM; infinite where none expresses it."""
+    blocks = blocks_of([target, source], source.shape)
+    if blocks is None:
+        return inf
+    here, there = blocks
+    nbytes, ordered = prod(atom.size for atom in here.dims) * itemsize(target.dtype), relayout_plan.ordered(there, here)
+    run = relayout_plan.direct_run(relayout_plan.dims_of(*ordered), itemsize(ordered[0].dtype))
+    return relayout_plan.direct_ns(timing, nbytes, run)
+
+
 def transfer(builder: Builder, target: View, source: View, stream: Stream, force: bool = False) -> bool:
     """Copy ``source`` to ``target`` (same logical shape).
 
