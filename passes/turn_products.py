@@ -2,9 +2,9 @@
 
 Input: canonical hlo after ``features_first``, whose transposes of single operands stand where two orders meet. Output:
 a contraction whose result comes to such transposes, past elementwise ops, slices and exchanges, has its operands
-swapped instead, where that turns fewer elements than before. So has the contraction of one row in a loop with a matrix
-that the loop keeps on chip: its many columns are rows then, which fill the partitions, as the next iteration contracts
-them. What lies between moves along (``features_first.Mover``). No value changes.
+swapped instead, where that turns fewer elements than before, those of other operands that come transposed among them.
+So has the contraction of one row in a loop with a matrix that the loop keeps on chip: its many columns are rows then,
+which fill the partitions, as the next iteration contracts them. What lies between moves along (``features_first.Mover``). No value changes.
 """
 
 from math import prod
@@ -86,16 +86,20 @@ def _is_read_transposed(dot: hlo.DotOp) -> bool:
                 transposed += size if user.dimensions.data == order else 0
             elif not isinstance(user, hlo.BroadcastOp | hlo.DotOp) and not _is_convolved(user):
                 transposed -= size
-    missing = {
-        operand: hlo.shape_of(operand).size
+    read = {
+        operand: defining_op(operand)
         for value in inside
         if value is not dot.result and not isinstance(made := defining_op(value), hlo.SliceOp) and made is not None
         for operand in made.operands
-        if operand not in inside
-        and hlo.shape_of(operand).rank == len(order)
-        and not isinstance(defining_op(operand), hlo.BroadcastOp | hlo.IotaOp)
+        if operand not in inside and hlo.shape_of(operand).rank == len(order)
     }
-    return not pending and transposed > sum(missing.values())
+    back = tuple(order.index(axis) for axis in range(len(order)))
+    for operand, made in read.items():
+        if isinstance(made, hlo.TransposeOp) and made.dimensions.data == back:
+            transposed += hlo.shape_of(operand).size  # it comes in that order
+        elif not isinstance(made, hlo.BroadcastOp | hlo.IotaOp):
+            transposed -= hlo.shape_of(operand).size
+    return not pending and transposed > 0
 
 
 def _is_convolved(op: hlo.Operation) -> bool:
