@@ -5,6 +5,9 @@ reduction; the smallest index among the elements equal to it (or NaN, which wins
 takes part only where the initial value is the result, which then equals an element or the row is empty.
 A value that is read is the element at that index, with the sign that it has if it is zero.
 
+Large arrays of floats are compared once, with the neighbour of the extreme: what is not beyond it is the extreme, or
+NaN. The comparison and the index that is added to it are one instruction, and their least is the index.
+
 Long rows of large arrays are cut into blocks: their extremes take one pass over the array, the first block that has the
 row's extreme is gathered, and the index within it looked for there.
 """
@@ -20,8 +23,10 @@ from neuronx_cc.ir.types import FLOATS, NUMPY_DTYPE
 from neuronx_cc.passes.expansions.build import Build
 from neuronx_cc.passes.manager import PassContext, only_for
 
-LEAST_ELEMENTS = 1 << 19
-"""Elements of an array whose rows are cut into blocks: such arrays pass through HBM."""
+LEAST_ELEMENTS = {True: 1 << 21, False: 1 << 19}
+"""Elements of an array whose rows are cut into blocks, where places are found in two passes or not."""
+LEAST_COMPARED = 1 << 17
+"""Elements of an array whose places are found in two passes: what a row takes besides is less than what that saves."""
 LEAST_ROW = 512
 EXACT = 1 << 24
 """Numbers from 0 on that FP32 has."""
@@ -35,17 +40,19 @@ def run(module: HloModule, context: PassContext) -> None:
     for computation in list(module.computations()):
         for op in list(ops_of(computation.block)):  # the elements after the op are erased with it
             if isinstance(op, hlo.ReduceOp) and op.kind is not None and op.kind.data in EXTREMES:
-                _expand(op, module)
+                # else FP32 numbers are rounded, places among them
+                _expand(op, module, context.options.auto_cast != "all")
 
 
-def _expand(op: hlo.ReduceOp, module: HloModule) -> None:
+def _expand(op: hlo.ReduceOp, module: HloModule, exact: bool) -> None:
     values, indices, start, _ = op.operands
-    size = _block(op, values, indices)
+    two = exact and hlo.shape_of(values).dtype in FLOATS and _counted(indices) is not None
+    size = _block(op, values, indices, LEAST_ELEMENTS[two])
     if size:
-        best, first = _by_blocks(op, module, values, start, size)
+        best, first = _by_blocks(op, module, values, start, size, exact)
         first = Build.before(module, op).convert(first, hlo.shape_of(indices).dtype)
     else:
-        best, first = _extreme(op, module, values, indices, start, op.dimensions.data)
+        best, first = _extreme(op, module, values, indices, start, op.dimensions.data, exact)
     if hlo.shape_of(values).dtype in FLOATS and _value_is_used(op):
         best = _element(op, module, first)
     for use in list(op.results[0].uses):
@@ -79,11 +86,14 @@ def _extreme(
     indices: hlo.SSAValue,
     start: hlo.SSAValue,
     axes: tuple[int, ...],
+    exact: bool,
 ) -> tuple[hlo.SSAValue, hlo.SSAValue]:
     """The extremes of ``values`` over ``axes`` and the least of ``indices`` where they are."""
     shape, index_shape = hlo.shape_of(values), hlo.shape_of(indices)
     assert op.kind is not None
     best = _reduce(op, module, values, start, EXTREMES[op.kind.data], axes)
+    if exact and shape.size >= LEAST_COMPARED and shape.dtype in FLOATS and (counted := _counted(indices)) is not None:
+        return best, _first(Build.before(module, op), op, values, best, counted, axes, index_shape.dtype)
     kept = tuple(axis for axis in range(shape.rank) if axis not in axes)
     spread = insert_before(op, hlo.BroadcastOp, (best,), values.type, op.loc, {"dimensions": hlo.IntsAttr(kept)})
     b = Build.before(module, op)
@@ -102,6 +112,48 @@ def _extreme(
     return best, b.convert(_reduce(op, module, place, last, hlo.MinimumOp, axes), index_shape.dtype)
 
 
+def _first(
+    b: Build,
+    op: hlo.ReduceOp,
+    values: hlo.SSAValue,
+    best: hlo.SSAValue,
+    counted: int,
+    axes: tuple[int, ...],
+    dtype: str,
+) -> hlo.SSAValue:
+    """The least number along dim ``counted`` of the elements that equal ``best``, or are NaN: two passes of Vector.
+
+    What is not beyond the neighbour of ``best`` is neither. It takes part one above its place, in parts of 2^24.
+    """
+    assert op.kind is not None
+    dims, greatest = hlo.shape_of(values).dims, op.kind.data == "argmax"
+    kept = tuple(axis for axis in range(len(dims)) if axis not in axes)
+    edge = _neighbour(b, b.convert(best, "f32"), greatest)
+    spread = b.broadcast(edge, dims, kept)
+    others = b.convert(b.compare(b.convert(values, "f32"), spread, "LE" if greatest else "GE"), "f32")
+    places = b.array(np.arange(dims[counted]) / EXACT)
+    first = b.reduce(hlo.MinimumOp, b.add(others, b.broadcast(places, dims, (counted,))), axes, float("inf"))
+    return b.convert(b.mul(first, b.number_like(EXACT, first)), dtype)
+
+
+def _neighbour(b: Build, best: hlo.SSAValue, greatest: bool) -> hlo.SSAValue:
+    """The FP32 number before ``best``, or after it where that is the least: all others of its row are at or beyond.
+
+    Of a NaN the infinity, which no number is beyond; of an infinity that all of a row are, nothing that compares.
+    """
+    far, most = float("inf") if greatest else float("-inf"), float(np.finfo(np.float32).max)
+    # more than half of the distance to the neighbour, and less than all of it
+    step = b.mul(b.typed(hlo.AbsOp, (best,), best.type), b.number_like(2.0**-24 + 2.0**-47, best))
+    step = b.each(hlo.MaximumOp, step, b.number_like(2.0**-149, best))
+    step = b.each(hlo.MinimumOp, step, b.number_like(most, best))
+    if greatest:
+        edge = b.each(hlo.MinimumOp, b.sub(best, step), b.number_like(most, best))
+    else:
+        edge = b.each(hlo.MaximumOp, b.add(best, step), b.number_like(-most, best))
+    edge = b.select(b.compare(best, b.number_like(-far, best), "EQ"), b.number_like(float("nan"), best), edge)
+    return b.select(b.compare(best, best, "NE"), b.number_like(far, best), edge)
+
+
 def _counted(indices: hlo.SSAValue) -> int | None:
     """The dim along which ``indices`` count, if FP32 has all its numbers."""
     op, dim = defining_op(indices), None
@@ -112,11 +164,11 @@ def _counted(indices: hlo.SSAValue) -> int | None:
     return dim if dim is not None and hlo.shape_of(indices).dims[dim] <= EXACT else None
 
 
-def _block(op: hlo.ReduceOp, values: hlo.SSAValue, indices: hlo.SSAValue) -> int:
+def _block(op: hlo.ReduceOp, values: hlo.SSAValue, indices: hlo.SSAValue, least: int) -> int:
     """Elements of a block, about the root of the row's; 0 where rows are not cut."""
     dims = hlo.shape_of(values).dims
     axis = len(dims) - 1
-    if op.dimensions.data != (axis,) or prod(dims) < LEAST_ELEMENTS or dims[axis] < LEAST_ROW:
+    if op.dimensions.data != (axis,) or prod(dims) < least or dims[axis] < LEAST_ROW:
         return 0
     counted = defining_op(indices)
     if isinstance(counted, hlo.BroadcastOp) and counted.dimensions.data == (axis,):
@@ -130,7 +182,7 @@ def _block(op: hlo.ReduceOp, values: hlo.SSAValue, indices: hlo.SSAValue) -> int
 
 
 def _by_blocks(
-    op: hlo.ReduceOp, module: HloModule, values: hlo.SSAValue, start: hlo.SSAValue, size: int
+    op: hlo.ReduceOp, module: HloModule, values: hlo.SSAValue, start: hlo.SSAValue, size: int, exact: bool
 ) -> tuple[hlo.SSAValue, hlo.SSAValue]:
     b, shape = Build.before(module, op), hlo.shape_of(values)
     assert op.kind is not None
@@ -138,7 +190,7 @@ def _by_blocks(
     rows, blocks = shape.size // row, row // size
     cut = b.reshape(values, (rows, blocks, size))
     extremes = _reduce(op, module, cut, start, EXTREMES[op.kind.data], (2,))
-    best, block = _extreme(op, module, extremes, b.iota((rows, blocks), 1), start, (1,))
+    best, block = _extreme(op, module, extremes, b.iota((rows, blocks), 1), start, (1,), exact)
     # a row without the initial value's like has no block
     block = b.each(hlo.MinimumOp, block, b.number(blocks - 1, "s32", (rows,)))
     place = b.add(b.mul(b.iota((rows,), 0), b.number(blocks, "s32", (rows,))), block)
@@ -149,7 +201,7 @@ def _by_blocks(
         dims=hlo.GatherDimsAttr(hlo.GatherDims((1,), (0,), (0,), 1)),
         slice_sizes=hlo.IntsAttr((1, size)),
     )
-    _, within = _extreme(op, module, found, b.iota((rows, size), 1), start, (1,))
+    _, within = _extreme(op, module, found, b.iota((rows, size), 1), start, (1,), exact)
     index = b.add(b.mul(block, b.number(size, "s32", (rows,))), within)
     return b.reshape(best, shape.dims[:-1]), b.reshape(index, shape.dims[:-1])
 

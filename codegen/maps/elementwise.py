@@ -140,6 +140,14 @@ def _after_deferred(e: Emitter, alu: str, out: Block, lhs: Readable, rhs: Readab
     deferred, other = (lhs, rhs) if first else (rhs, lhs)
     assert isinstance(deferred, Deferred)
     assert not isinstance(other, Deferred), "one operand is deferred at most"
+    if deferred.alu in COMPARE.values() and deferred.partition is not None:
+        scalar = _one_a_partition(e, deferred.partition, out)
+        if scalar is None:
+            between = e.scratch(out, "f32")
+            _compared(e, between, deferred)
+            arithmetic(e, alu, out, *((between, other) if first else (other, between)))
+            return
+        deferred = replace(deferred, partition=scalar)
     alus = [deferred.alu, alu]
     flags = (["reverse0"] if deferred.reverse else []) + ([] if first else ["reverse1"])
     linear = deferred.alu == "multiply" or (deferred.alu == "add" and deferred.partition is not None)
@@ -157,6 +165,12 @@ def _after_deferred(e: Emitter, alu: str, out: Block, lhs: Readable, rhs: Readab
     else:
         blocks = [deferred.block, other]
         e.over("scalar_tensor_tensor", Stream.VECTOR, [out], blocks, alu=alus, imm=[deferred.constant], flags=flags)
+
+
+def _compared(e: Emitter, out: Block, deferred: Deferred) -> None:
+    """Ones and zeros, as floats."""
+    other = Splat(deferred.constant, "f32") if deferred.partition is None else deferred.partition
+    arithmetic(e, deferred.alu, out, deferred.block, other)
 
 
 def _after_partition(
@@ -193,6 +207,9 @@ def _read_deferred(e: Emitter, opcode: str, out: Block, readable: Sequence[Reada
         arithmetic(e, ARITHMETIC[opcode], out, first, readable[1])
         return
     assert isinstance(first, Deferred)
+    if first.alu in COMPARE.values():
+        _compared(e, out, first)
+        return
     _activation(e, ACTIVATION[opcode], out, first)
 
 
@@ -239,6 +256,19 @@ def defer(op: hlo.HloOp, ins: Sequence[Readable], scale: int = -1, partition: in
     if isinstance(lhs, Splat) and isinstance(rhs, Block):
         return Deferred(rhs, ARITHMETIC[op.opcode], lhs.value, True)
     return None
+
+
+def defer_comparison(op: hlo.CompareOp, ins: Sequence[Readable]) -> Deferred:
+    """A comparison of floats, whose result another instruction reads as numbers."""
+    lhs, rhs = ins
+    direction = op.direction.data
+    if isinstance(lhs, Splat):
+        lhs, rhs, direction = rhs, lhs, MIRROR[direction]
+    assert isinstance(lhs, Block), "one operand is an array"
+    if isinstance(rhs, Splat):
+        return Deferred(lhs, COMPARE[direction], rhs.value, False)
+    assert isinstance(rhs, Block), "comparisons read no deferred operands"
+    return Deferred(lhs, COMPARE[direction], 0.0, False, partition=rhs)
 
 
 def _with_partition_scalar(e: Emitter, alu: str, out: Block, block: Block, scalar: Block, reverse: list[str]) -> None:

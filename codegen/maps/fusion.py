@@ -16,6 +16,7 @@ from neuronx_cc.codegen.maps.functions import CURVED, Function, function_of
 from neuronx_cc.codegen.maps.lifetimes import Member
 from neuronx_cc.codegen.maps.row_reduction import sums_of
 from neuronx_cc.ir import hlo
+from neuronx_cc.ir.types import FLOATS
 
 
 class Fusion:
@@ -48,6 +49,7 @@ class Fusion:
         self._stored, self._is_loaded = stored, is_loaded
         self._take_patterns()
         self._take_operands(is_scale)
+        self._take_comparisons()
         self._take_casts()
         self._take_widening()
 
@@ -89,6 +91,30 @@ class Fusion:
                     self.users[op], self.scales[op] = user, places[0]
                 continue
             if len(arrays) == 1 and hlo.shape_of(arrays[0]).dtype == "f32" and _deferrable(op, user):
+                self.users[op] = user
+
+    def _take_comparisons(self) -> None:
+        """Comparisons that are wanted as numbers: written so, or compared as arithmetic reads the array."""
+        for op in self._kernel.ops:
+            made = op.sources[0].owner if isinstance(op, hlo.ConvertOp) and op.shape.dtype in FLOATS else None
+            if op in self.users or not isinstance(made, hlo.CompareOp) or not self._is_part(made):
+                continue
+            floats = hlo.shape_of(made.lhs).dtype in FLOATS and made.comparison_type.data != "TOTALORDER"
+            if not floats or all(self._context.splat(operand) is not None for operand in made.operands):
+                continue
+            user = self._only_user(op)
+            reads = (
+                user is not None
+                and user.opcode in ARITHMETIC
+                and op.shape.dtype == user.shape.dtype == "f32"
+                and user.operands[0] is not user.operands[1]
+                and trace(user.operands[0], self._kernel, self._member)
+                is not trace(user.operands[1], self._kernel, self._member)
+                and user not in self.users
+                and user not in self.users.values()
+            )
+            self.users[made] = user if reads and user is not None else op
+            if reads and user is not None:
                 self.users[op] = user
 
     def _take_casts(self) -> None:

@@ -48,7 +48,11 @@ class Operands:
             assert isinstance(op, hlo.HloOp)
             if op in self.fusion.widened:
                 return self.read(op.sources[0], here)
+            if isinstance(op, hlo.ConvertOp):  # of a comparison
+                return self.read(op.sources[0], here)
             ins = [self.read(value, here) for value in op.sources]
+            if isinstance(op, hlo.CompareOp):
+                return elementwise.defer_comparison(op, ins)
             deferred = elementwise.defer(op, ins, self.fusion.scales.get(op, -1), self.partition_places.get(op, -1))
             assert deferred is not None, "deferred ops have one constant operand"
             return deferred

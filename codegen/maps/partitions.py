@@ -127,6 +127,8 @@ def rows_of(operand: Readable, row_dims: Sequence[int]) -> Readable:
     if isinstance(operand, Block):
         return operand.select(row_dims)
     if isinstance(operand, Deferred):
-        scale = None if operand.scale is None else operand.scale.select(row_dims)
-        return replace(operand, block=operand.block.select(row_dims), scale=scale)
+        scale, partition = (
+            None if each is None else each.select(row_dims) for each in (operand.scale, operand.partition)
+        )
+        return replace(operand, block=operand.block.select(row_dims), scale=scale, partition=partition)
     return operand

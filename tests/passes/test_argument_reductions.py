@@ -10,6 +10,7 @@ from generated import check_function, compile_text, text_of
 from xla_oracle import run_text
 
 from neuronx_cc.ir.isa.program import Instr
+from neuronx_cc.passes import expand_argument_reductions
 
 VALUES = {
     "mixed": [[1, 3, 3, -2], [0, 0, -1, 0], [-3, -1, -1, -2]],
@@ -109,3 +110,45 @@ def test_comparisons_are_of_their_type(function: Callable[..., Any], dtype: str)
     text = text_of(lambda x: function(x, 1), x.astype(dtype))
     found = compile_text(text, verify_each=True).run([x.astype(dtype)])
     np.testing.assert_array_equal(found[0], getattr(np, function.__name__)(x, 1))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_pairs_in_two_passes(monkeypatch: pytest.MonkeyPatch, form: str) -> None:
+    monkeypatch.setattr(expand_argument_reductions, "LEAST_COMPARED", 0)
+    test_pairs_are_what_the_computation_says(form, "f32")
+
+
+SPECIAL = {
+    "zeros": [0.0, -0.0],
+    "least numbers": [0.0, -0.0, 2.0**-149, -(2.0**-149), 2.0**-148, 2.0**-126, 2.0**-126 - 2.0**-149],
+    "infinities": [np.inf, -np.inf, np.nan, 1.0, 3.4028235e38, -3.4028235e38],
+    "no NaN": [np.inf, -np.inf, 3.4028235e38, -3.4028235e38],
+    "minus infinity": [-np.inf] * 9 + [-3.4028235e38],
+    "infinity": [np.inf] * 9 + [3.4028235e38],
+    "neighbours": [1.0, 1.0 - 2.0**-24, 1.0 + 2.0**-23, 2.0, 2.0 - 2.0**-23, -1.0, -1.0 + 2.0**-24],
+    "few": [1.0, 2.0, 3.0],
+}
+
+
+@pytest.mark.parametrize("dims", [(130, 33), (3, 1024), (33, 130), (4, 20, 6)])
+@pytest.mark.parametrize("kind", SPECIAL)
+@pytest.mark.parametrize("find", [np.argmax, np.argmin])
+def test_first_of_equals(
+    monkeypatch: pytest.MonkeyPatch,
+    find: Callable[..., Any],
+    kind: str,
+    dims: tuple[int, ...],
+) -> None:
+    monkeypatch.setattr(expand_argument_reductions, "LEAST_COMPARED", 0)
+    x = np.random.default_rng(len(kind)).choice(np.array(SPECIAL[kind], np.float32), dims)
+    for axis in range(len(dims)):
+        traced = {np.argmax: jnp.argmax, np.argmin: jnp.argmin}[find]
+        (found,) = compile_text(text_of(lambda x, traced=traced, axis=axis: traced(x, axis), x)).run([x])
+        np.testing.assert_array_equal(found, find(x, axis))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_places_of_long_rows(dtype: str) -> None:
+    """In two passes at this size."""
+    x = jnp.asarray(np.random.default_rng(0).standard_normal((300, 1000))).astype(dtype)
+    check_function(lambda x: (jnp.argmax(x, 1), jnp.argmin(x, 0), jnp.argmin(x * 2, 1)), np.asarray(x))
