@@ -41,11 +41,19 @@ def run(module: HloModule, context: PassContext) -> None:
         groups: dict[object, list[hlo.GatherOp]] = defaultdict(list)
         for op in ops_of(computation.block):
             if isinstance(op, hlo.GatherOp) and op.shape.size:
-                key = op.lhs, op.dims.data, op.slice_sizes.data, hlo.shape_of(op.rhs)
+                key = _array(op.lhs), op.dims.data, op.slice_sizes.data, hlo.shape_of(op.rhs)
                 groups[key].append(op)
         for group in groups.values():
             if len(group) > 1:
                 _merge(group, module, context)
+
+
+def _array(value: hlo.SSAValue) -> object:
+    """Equal for equal views of one value, of which each gather may have its own."""
+    op = defining_op(value)
+    if isinstance(op, hlo.TransposeOp):
+        return value.type, op.dimensions.data, _array(op.operand)
+    return (value.type, _array(op.operand)) if isinstance(op, hlo.ReshapeOp) else value
 
 
 def _merge(gathers: list[hlo.GatherOp], module: HloModule, context: PassContext) -> None:
