@@ -5,7 +5,8 @@ dilation, and is either a running fold along the last dim or folds no dim from e
 
 * Windows are no larger than what they hold of the array (average pooling over more than an image, as EfficientNet of
   transformers has).
-* Running folds (cumulative sums and the like) are brought to the last dim.
+* Running folds (cumulative sums and the like) along other dims are scans, or of blocks of rows, or are brought to the
+  last dim.
 * A window over a whole dim is a ``reduce``.
 * Computations of their own are applied to whole arrays: shifted slices are combined in order, by doubling where windows
   are long. The initial value takes part once in each window and the elements of the padding do not, as in XLA; where
@@ -23,7 +24,7 @@ from neuronx_cc.ir.hlo import HloModule, PadDim, WindowDim
 from neuronx_cc.ir.hlo.editing import defining_op, insert_constant, ops_of
 from neuronx_cc.ir.isa.timing import Timing
 from neuronx_cc.ir.types import FLOATS, NUMPY_DTYPE
-from neuronx_cc.passes.analysis.values import computation_kind, identity_of, splat_number
+from neuronx_cc.passes.analysis.values import computation_kind, identity_of, same_number, splat_number
 from neuronx_cc.passes.analysis.windows import PLAIN, is_running, trimmed, windowed
 from neuronx_cc.passes.expansions import log_sum_exp, scans
 from neuronx_cc.passes.expansions.bodies import apply_body
@@ -33,6 +34,8 @@ from neuronx_cc.passes.expansions.masked_loops import apply_loops, loops_on_scal
 from neuronx_cc.passes.expansions.strided import padded, strided_slice
 from neuronx_cc.passes.manager import PassContext, only_for
 
+MOST_DIMS = 3
+"""Dims of more than one element of what is scanned along one that is not the last."""
 FEW_TAPS = 6
 """Elements of a window that are combined one after the other."""
 
@@ -45,7 +48,9 @@ def run(module: HloModule, context: PassContext) -> None:
                 continue
             kind = computation_kind(module.computation(op.to_apply.data[0])) if len(op.operands) == 2 else ""
             _trim(module, op, kind)
-            results = [_Known(module, op, kind).result()] if kind else own_windows(module, op, context.timing)
+            results = (
+                [_Known(module, op, kind, context.timing).result()] if kind else own_windows(module, op, context.timing)
+            )
             if results[0] is not op.results[0]:
                 replace_results(op, results)
 
@@ -78,9 +83,9 @@ def own_windows(module: HloModule, op: hlo.ReduceWindowOp, timing: Timing) -> li
 class _Known:
     """A window of one operand whose computation is the combiner ``kind``."""
 
-    def __init__(self, module: HloModule, op: hlo.ReduceWindowOp, kind: str):
+    def __init__(self, module: HloModule, op: hlo.ReduceWindowOp, kind: str, timing: Timing):
         self.op, self.kind, self.module = op, kind, module
-        self.build = Build.before(module, op)
+        self.build = Build.before(module, op, timing)
         self.dtype = op.shape.dtype
 
     def result(self) -> Value:
@@ -151,7 +156,7 @@ class _Known:
             total = build.each(kind, total, row)
         short = (*dims[:axis], blocks, *dims[axis + 1 :])
         window = WindowDim(blocks, pad_low=0 if reverse else blocks - 1, pad_high=blocks - 1 if reverse else 0)
-        carried = self.running(build.reshape(total, short), start, axis, window)
+        carried = self.turned(build.reshape(total, short), start, axis, window)
         first = build.broadcast(start, (*dims[:axis], 1, *dims[axis + 1 :]))
         kept = build.slice(carried, axis, int(reverse), blocks - 1 + int(reverse))
         before = build.concatenate([kept, first] if reverse else [first, kept], axis)
@@ -179,11 +184,29 @@ class _Known:
         # a product of later elements may overflow that meets a zero from before
         if blocks and (self.kind != "multiply" or self.dtype not in FLOATS):
             return self.in_blocks(value, start, axis, dim, blocks)
+        if self.is_scan(dims, axis):  # passes.scans_in_rows brings its steps together
+            initial = None
+            if not same_number(splat_number(start, self.module), identity_of(self.kind, self.dtype)):
+                initial = self.build.broadcast(start, dims)
+            name = self.build.combiner(hlo.OPCODES[self.kind], self.dtype)
+            return scans.insert(self.build, [value], name, axis, dim.pad_high > 0, initial=initial)
+        return self.turned(value, start, axis, dim)
+
+    def turned(self, value: Value, start: Value, axis: int, dim: WindowDim) -> Value:
+        """A running fold of what is transposed for it."""
+        dims = hlo.shape_of(value).dims
         order = [place for place in range(len(dims)) if place != axis] + [axis]
         back = [order.index(place) for place in range(len(dims))]
         transposed = self.build.transpose(value, order)
         window = tuple(dim if place == len(dims) - 1 else PLAIN for place in range(len(dims)))
         return self.build.transpose(self.again(transposed, start, window), back)
+
+    def is_scan(self, dims: Sequence[int], axis: int) -> bool:
+        """Whether map kernels scan rows along ``axis``, which lie apart."""
+        body = self.module.computation(self.op.to_apply.data[0])
+        fits = self.dtype in ("f32", "s32", "u32") and self.kind in ("add", "multiply", "maximum", "minimum")
+        fits &= sum(size > 1 for size in dims) <= MOST_DIMS
+        return fits and prod(dims[axis + 1 :]) > 1 and dims[axis] <= scans.longest(self.build, body)
 
     def again(self, value: Value, start: Value, window: tuple[WindowDim, ...]) -> Value:
         dims = [_windows(size, dim) for size, dim in zip(hlo.shape_of(value).dims, window, strict=True)]

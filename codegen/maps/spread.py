@@ -14,6 +14,8 @@ FULL = 96
 """Partitions that are enough not to take another number of them, which leaves a rest."""
 CUT_STEPS = 1.1
 """How many times the tiles that are least an axis may take before it is cut into full ones and a rest."""
+NOT_COPIED = 10
+"""How many times shorter than those that a DMA moves well neighbours on a partition may be, not to be copied first."""
 GROUPED = 1.2
 """How many times more partitions, or longer runs, two axes have to give than one."""
 MOST_GROUPS = 16
@@ -99,7 +101,8 @@ def whole_rows(timing: Timing, shape: Sequence[int], axes: Sequence[int]) -> Par
     axis = next(axis for axis in axes if 2 * filled(axis) >= most)
     size = partition_divisor(shape[axis])
     if CUT_STEPS * size >= filled(axis):
-        return Partitions(axis, size, 1)
+        runs = axis == len(shape) - 1 and NOT_COPIED * 4 * shape[axis] >= size * timing.long_run
+        return Partitions(axis, size, shape[axis] // size if runs else 1)
     size = min(128, shape[axis])
     return Partitions(axis, size, shape[axis] // size if prod(shape[axis + 1 :]) * 4 < timing.long_run else 1)
 

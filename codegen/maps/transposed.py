@@ -40,7 +40,7 @@ UNROLLED = 4
 """Groups of rows of a tile that are no loop."""
 SPARE = 4
 """How many times the memory for all that there must be."""
-TOGETHER = 3
+TOGETHER = 2
 """Tiles with whole rows of a scan for which there must be room: those under way, and what becomes of them."""
 SHARE = 64
 """How many times smaller than the space an operand is that may lie as it likes."""

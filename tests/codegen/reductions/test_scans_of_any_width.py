@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from generated import TRN1, check_function, compile_text, text_of
+from generated import TRN1, assert_close, check_function, compile_text, text_of
 from jax import lax
 
 from neuronx_cc.runtime.clock_regions import simulate
@@ -75,6 +75,23 @@ def test_one_feature_more_or_less_of_states(sizes: tuple[int, int, int, int]) ->
     before, even, after = (simulated_us(selective, *states(batch, steps, width + more, few)) for more in (-1, 0, 1))
     assert before < 1.1 * even
     assert after < 1.5 * even
+
+
+@pytest.mark.parametrize("dims", [(5, 4), (40, 300), (200, 130), (3, 20, 7)], ids=str)
+@pytest.mark.parametrize("reverse", [False, True], ids=["forwards", "backwards"])
+def test_running_folds_from_a_start(dims: tuple[int, ...], reverse: bool, random: np.random.Generator) -> None:
+    x, edge = random.uniform(-1, 1, dims).astype(np.float32), dims[0] - 1
+    padding = [(0, edge) if reverse else (edge, 0), *((0, 0) for _ in dims[1:])]
+    window = (dims[0], *(1 for _ in dims[1:]))
+    ones = (1,) * len(dims)
+    turned = np.flip(x, 0) if reverse else x  # XLA's CPU client counts the start of long windows several times
+    for start, combine, fold in ((8, jnp.add, np.add), (0.25, jnp.maximum, np.maximum)):
+        compiled = compile_text(
+            text_of(lambda x, s, f=combine: lax.reduce_window(x, s, f, window, ones, padding), x, np.float32(start))
+        )
+        wanted = fold(fold.accumulate(turned.astype(np.float64), 0), start).astype(np.float32)
+        (result,) = compiled.run([x, np.float32(start)])
+        assert_close(result, np.flip(wanted, 0) if reverse else wanted)
 
 
 def test_long_rows_of_many_features() -> None:
