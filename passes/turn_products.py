@@ -4,7 +4,8 @@ Input: canonical hlo after ``features_first``, whose transposes of single operan
 a contraction whose result comes to such transposes, past elementwise ops, slices and exchanges, has its operands
 swapped instead, where that turns fewer elements than before, those of other operands that come transposed among them.
 So has the contraction of one row in a loop with a matrix that the loop keeps on chip: its many columns are rows then,
-which fill the partitions, as the next iteration contracts them. What lies between moves along (``features_first.Mover``). No value changes.
+which fill the partitions, as the next iteration contracts them. What lies between moves along
+(``features_first.Mover``). No value changes.
 """
 
 from math import prod

@@ -82,7 +82,7 @@ def _side_by_side(problem: Problem, schedule: Schedule, timing: Timing) -> Sched
     whole = columns <= min(schedule.rhs.rows, schedule.columns, sizes.bank_columns)
     if problem.bias or schedule.swapped or schedule.leaves is Leaves.ROWS or not whole:
         return schedule
-    if any(array.repeats or array.across for array in problem.arrays):
+    if any(array.across for array in problem.arrays):
         return schedule
     if schedule.group > 1:
         more = _tiles_side_by_side(problem, schedule, sizes)

@@ -215,7 +215,10 @@ class Output:
             for result, sums, _ in tiles:
                 self.emitter.leave(result, sums, factor)
             return
-        ready, wide = chain.ready(tuple(array.repeats for array in problem.arrays)), builder.sizes.bank_columns
+        repeats = tuple(array.repeats for array in problem.arrays)
+        ready, wide = chain.ready(repeats), builder.sizes.bank_columns
+        if any(repeats):  # an engine takes one value a partition of rows, not one of each of several
+            tiles = [each for tile in tiles for each in _each_row(tile)]
         cut = [
             [block.index(1, Affine(start), min(wide, result.dims[1].size - start)) for block in (result, sums, *arrays)]
             for result, sums, arrays in tiles
@@ -294,6 +297,15 @@ class Output:
         else:
             first = replace(first, stride=rows.stride * at.beside)
         return Block(view.alloc, view.dtype, offset, (first, beside, columns))
+
+
+def _each_row(tile: Finished) -> list[Finished]:
+    """The (result, sums, arrays) of each of the rows that lie beside each other on a partition."""
+    result, sums, arrays = tile
+    if len(result.dims) < 3:
+        return [tile]
+    rows = (Affine(row) for row in range(result.dims[1].size))
+    return [(result.index(1, row), sums.index(1, row), [array.index(1, row) for array in arrays]) for row in rows]
 
 
 def _columns_across(view: View, lies: Written) -> Block:
