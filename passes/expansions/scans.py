@@ -140,9 +140,9 @@ def running(build: Build, arrays: Sequence[Value], body: hlo.ComputationOp, axis
     ]
     kept = [place for place in range(len(parts)) if place != axis + 1]
     spread = [build.broadcast(array, parts, kept) for array in before]
-    combined = _combined(build, body, [*spread, *local])
+    joined = combined(build, body, [*spread, *local])
     later = build.compare(build.iota(parts, axis), build.number(0, "s32", parts), "GT")
-    chosen = [build.select(later, both, alone) for both, alone in zip(combined, local, strict=True)]
+    chosen = [build.select(later, both, alone) for both, alone in zip(joined, local, strict=True)]
     whole = [build.reshape(array, (*dims[:axis], blocks * length, *dims[axis + 1 :])) for array in chosen]
     if blocks * length == size:
         return whole
@@ -150,7 +150,7 @@ def running(build: Build, arrays: Sequence[Value], body: hlo.ComputationOp, axis
     shape = (*dims[:axis], size - blocks * length, *dims[axis + 1 :])
     others = [place for place in range(len(dims)) if place != axis]
     ends = [build.broadcast(array, shape, others) for array in _last(build, whole, axis)]
-    tail = _combined(build, body, [*ends, *running(build, rest, body, axis, False)])
+    tail = combined(build, body, [*ends, *running(build, rest, body, axis, False)])
     return [build.concatenate(pair, axis) for pair in zip(whole, tail, strict=True)]
 
 
@@ -177,7 +177,8 @@ def _whole(build: Build, arrays: Sequence[Value], body: hlo.ComputationOp, axis:
     return [insert(build, arrays[:1], factor, axis, reverse), insert(build, arrays, name, axis, reverse, 1)]
 
 
-def _combined(build: Build, body: hlo.ComputationOp, operands: Sequence[Value]) -> list[Value]:
+def combined(build: Build, body: hlo.ComputationOp, operands: Sequence[Value]) -> list[Value]:
+    """What ``body`` makes of whole arrays."""
     if log_sum_exp.matches(body):
         return [log_sum_exp.both(build, *operands)]
     return apply_body(build.anchor, body, operands, hlo.shape_of(operands[0]).dims)

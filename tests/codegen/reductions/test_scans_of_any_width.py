@@ -9,6 +9,7 @@ import pytest
 from generated import TRN1, assert_close, check_function, compile_text, text_of
 from jax import lax
 
+from neuronx_cc.passes import chunk_scans
 from neuronx_cc.runtime.clock_regions import simulate
 
 
@@ -96,3 +97,13 @@ def test_running_folds_from_a_start(dims: tuple[int, ...], reverse: bool, random
 
 def test_long_rows_of_many_features() -> None:
     assert simulated_us(tree, (1, 4093, 1023), (1, 4093, 1023)) < 1500
+
+
+@pytest.mark.parametrize("steps", [65, 129, 130])
+def test_a_range_of_one_step(steps: int, monkeypatch: pytest.MonkeyPatch, random: np.random.Generator) -> None:
+    """The first range of steps, which has those left over, goes on from the initial state as others do."""
+    for name, value in (("ALIVE", 4000), ("PART", 200), ("LEAST", 8)):
+        monkeypatch.setattr(chunk_scans, name, value)
+    a, b = (random.uniform(-1, 1, (2, steps, 16)).astype(np.float32) for _ in range(2))
+    check_function(lambda a, b: (loop(a, b) * a).sum(2), a, b)
+    check_function(lambda a, b: jnp.tanh(lax.cumsum(a * b, 1)), a, b)
