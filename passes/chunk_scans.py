@@ -263,11 +263,7 @@ class _Region:
             initial = operands[-1] if scan.initial else None
             if states:
                 initial = _before(b, arrays[-1], scan.axis, states[len(following)])
-            done = arrays[-1]
-            if length > 1:
-                done = scans.insert(b, arrays, scan.body, scan.axis, scan.reverse, scan.result, initial)
-            elif initial is not None:
-                done = scans.combined(b, scans.body_of(op), [*arrays[:-1], initial, *arrays])[scan.result]
+            done = scans.insert(b, arrays, scan.body, scan.axis, scan.reverse, scan.result, initial)
             made[op.results[0]] = done
             last = 0 if scan.reverse else length - 1
             following.append(b.slice(done, scan.axis, last, last + 1))

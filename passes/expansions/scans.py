@@ -56,6 +56,8 @@ def insert(
     initial: Value | None = None,
 ) -> Value:
     """Array ``result`` of the scan of ``arrays`` along ``axis`` by the computation ``body``, after ``initial``."""
+    if hlo.shape_of(arrays[0]).dims[axis] == 1:  # kernels have no axis for it
+        return _one_step(build, arrays, body, result, initial)
     properties = {
         "target": hlo.StrAttr(TARGET),
         "backend_config": Scan(axis, reverse, result, body, initial is not None).config(axis),
@@ -63,6 +65,13 @@ def insert(
     }
     operands = arrays if initial is None else [*arrays, initial]
     return build.typed(hlo.CustomCallOp, operands, arrays[result].type, **properties)
+
+
+def _one_step(build: Build, arrays: Sequence[Value], body: str, result: int, initial: Value | None) -> Value:
+    if initial is None:
+        return arrays[result]
+    computation = next(each for each in build.module.computations() if each.computation_name == body)
+    return combined(build, computation, [*arrays[:-1], initial, *arrays])[result]
 
 
 def previous(build: Build, array: Value, axis: int, reverse: bool = False, initial: Value | None = None) -> Value:

@@ -92,6 +92,13 @@ def test_drawn(seed: int, machine: Any) -> None:
     check_function(function, *arguments(dims, seed), relative=3e-5, machine=machine)
 
 
+@pytest.mark.parametrize("steps", [65, 257, 513])
+def test_one_step_after_a_state(steps: int) -> None:
+    """What is left of ranges in little room is one step, which has no axis to scan."""
+    function, dims = selective_scan(0, steps, 48, 4, "loop")
+    check_function(function, *arguments(dims, steps), relative=3e-5, machine=SMALL)
+
+
 @pytest.mark.parametrize(
     "sizes", [(0, 128, 1536, 16), (0, 512, 768, 16), (2, 300, 256, 16), (4, 256, 256, 8), (1, 1024, 256, 64)]
 )
