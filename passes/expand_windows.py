@@ -24,6 +24,7 @@ from neuronx_cc.ir.hlo import HloModule, PadDim, WindowDim
 from neuronx_cc.ir.hlo.editing import defining_op, insert_constant, ops_of
 from neuronx_cc.ir.isa.timing import Timing
 from neuronx_cc.ir.types import FLOATS, NUMPY_DTYPE
+from neuronx_cc.passes import scans_in_rows
 from neuronx_cc.passes.analysis.values import computation_kind, identity_of, same_number, splat_number
 from neuronx_cc.passes.analysis.windows import PLAIN, is_running, trimmed, windowed
 from neuronx_cc.passes.expansions import log_sum_exp, scans
@@ -36,6 +37,8 @@ from neuronx_cc.passes.manager import PassContext, only_for
 
 MOST_DIMS = 3
 """Dims of more than one element of what is scanned along one that is not the last."""
+LEAST_STEPS = 128
+"""Along such a dim: shorter ones are transposed, and so is what ``scans_in_rows`` has too few elements of."""
 FEW_TAPS = 6
 """Elements of a window that are combined one after the other."""
 
@@ -206,6 +209,7 @@ class _Known:
         body = self.module.computation(self.op.to_apply.data[0])
         fits = self.dtype in ("f32", "s32", "u32") and self.kind in ("add", "multiply", "maximum", "minimum")
         fits &= sum(size > 1 for size in dims) <= MOST_DIMS
+        fits &= dims[axis] >= LEAST_STEPS and prod(dims) >= scans_in_rows.LEAST
         return fits and prod(dims[axis + 1 :]) > 1 and dims[axis] <= scans.longest(self.build, body)
 
     def again(self, value: Value, start: Value, window: tuple[WindowDim, ...]) -> Value:
