@@ -11,6 +11,7 @@ from collections.abc import Iterator, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from enum import Enum
+from functools import cached_property
 from math import prod
 
 import numpy as np
@@ -33,7 +34,8 @@ from neuronx_cc.ir.constants import is_splat
 from neuronx_cc.ir.errors import CompileError
 from neuronx_cc.ir.isa.program import Space, Stream, Variable
 from neuronx_cc.ir.isa.table import NUMBER
-from neuronx_cc.ir.machine import Machine
+from neuronx_cc.ir.isa.timing import Timing
+from neuronx_cc.ir.machine import Machine, Sizes
 from neuronx_cc.passes.analysis.effects import computations_run_once, effectful_computations
 
 SPREAD_ELEMENTS = 512
@@ -82,7 +84,6 @@ class Context:
         """Whether TensorE may transpose 16- and 8-bit values as such: faster, but infinities and NaNs spread."""
         self.builder = Builder(machine)
         self.fixed = Fixed(self.builder)
-        self.timing, self.sizes = self.builder.timing, self.builder.sizes
         self.planner = planner or Planner(self.timing)
         self.transposes = transposes
         self.defined_codes = defined_codes
@@ -91,7 +92,8 @@ class Context:
         self.recovery = Recovery(self.builder, computations_run_once(module))
         self.homes: dict[hlo.SSAValue, list[View]] = {}
         self.constants: list[np.ndarray] = []
-        self._constant_homes: dict[tuple[str, str], View] = {}
+        self._given: dict[tuple[str, str], View] = {}
+        """Constants by digest and type, and the numbers of the device."""
         self.outputs: dict[hlo.SSAValue, View] = {}
         """Values whose HBM home is a program result."""
         self.listed: dict[hlo.SSAValue, Listed] = {}
@@ -108,10 +110,6 @@ class Context:
         """Integers that are affine in the counts of open loops."""
         self.residents = Residents(self.builder.sbuf, self.sizes, kept)
         self._elements: dict[hlo.SSAValue, dict[int, list[hlo.SSAValue]]] = {}
-        self._device_numbers: View | None = None
-        self.combiners = simple_combiners(module)
-        """Computation name -> opcode, for computations that are one binary op of their two parameters."""
-        self.effectful = effectful_computations(module)
         self.load_casts: dict[hlo.SSAValue, hlo.SSAValue] = {}
         """What the DMA casts that loads the tiles of contractions: result -> operand."""
         for computation in module.computations():
@@ -119,15 +117,33 @@ class Context:
         self.left: list[Left] | None = None
         """Told what each kernel of the entry computation leaves, if anybody wants to know."""
 
+    @property
+    def timing(self) -> Timing:
+        return self.builder.timing
+
+    @property
+    def sizes(self) -> Sizes:
+        return self.builder.sizes
+
+    @cached_property
+    def combiners(self) -> dict[str, str]:
+        """Computation name -> opcode, for computations that are one binary op of their two parameters."""
+        return simple_combiners(self.module)
+
+    @cached_property
+    def effectful(self) -> Set[str]:
+        return effectful_computations(self.module)
+
     def cast_on_load(self, computation: hlo.ComputationOp, epilogues: Set[hlo.Operation] = frozenset()) -> None:
         """Note the casts that kernels of contractions, which have ``epilogues``, do as they load tiles."""
         self.load_casts |= {op.results[0]: op.sources[0] for op in computation.block.ops if is_load_cast(op, epilogues)}
 
     def device_numbers(self) -> View:
         """u32[2]: the replica's and the partition's number, which the runtime writes."""
-        if self._device_numbers is None:
-            self._device_numbers = self.variable("device", "device", "u32", (2,))
-        return self._device_numbers
+        place = "device", "numbers"
+        if place not in self._given:
+            self._given[place] = self.variable("device", "device", "u32", (2,))
+        return self._given[place]
 
     def elements(self, value: hlo.SSAValue) -> dict[int, list[hlo.SSAValue]]:
         """Index -> the ``get-tuple-element``s of a tuple, of which code generation makes no others."""
@@ -197,14 +213,11 @@ class Context:
 
     def constant(self, array: np.ndarray, dtype: str, name: str = "") -> View:
         """HBM home of constant data; equal data is stored once."""
-        digest = self.module.constants.add(array, dtype)
-        if (digest, dtype) not in self._constant_homes:
-            index = len(self.constants)
+        key, number = (self.module.constants.add(array, dtype), dtype), len(self.constants)
+        if key not in self._given:
             self.constants.append(array)
-            self._constant_homes[digest, dtype] = self.variable(
-                name or f"constant{index}", "constant", dtype, array.shape, index
-            )
-        return self._constant_homes[digest, dtype]
+            self._given[key] = self.variable(name or f"constant{number}", "constant", dtype, array.shape, number)
+        return self._given[key]
 
     # ---- homes -----------------------------------------------------------------------------------------------
 

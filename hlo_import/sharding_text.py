@@ -78,8 +78,8 @@ def sharding_text(sharding: Message) -> str:
     dims = ",".join(map(str, sharding.get("tile_assignment_dimensions", ())))
     if reshape := sharding.get("iota_reshape_dims"):
         order = sharding.get("iota_transpose_perm", [])
-        turned = f"T({','.join(map(str, order))})" if order != sorted(order) else ""
-        text = f"devices=[{dims}]<=[{','.join(map(str, reshape))}]{turned}"
+        permuted = f"T({','.join(map(str, order))})" if order != sorted(order) else ""
+        text = f"devices=[{dims}]<=[{','.join(map(str, reshape))}]{permuted}"
     else:
         text = f"devices=[{dims}]{','.join(map(str, devices))}"
     if sharding.get("replicate_on_last_tile_dim"):

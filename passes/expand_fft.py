@@ -149,8 +149,8 @@ class Fourier:
         first = self.along([b.reshape(part, dims) for part in parts], plane, axis)
         rest = axis if plane is None or plane > axis else axis - 1
         powers = np.outer(np.arange(inner), np.arange(outer))
-        turned = self._times(first, roots(powers, inner * outer, self.inverse), [rest, len(dims_of(first)) - 1])
-        second = self.along([turned], len(dims_of(turned)) - 2, rest)
+        twisted = self._times(first, roots(powers, inner * outer, self.inverse), [rest, len(dims_of(first)) - 1])
+        second = self.along([twisted], len(dims_of(twisted)) - 2, rest)
         rank = len(dims_of(second))
         ordered = b.transpose(second, [*range(rank - 3), rank - 2, rank - 1, rank - 3])
         return b.reshape(ordered, (*dims_of(ordered)[:-2], inner * outer))

@@ -159,7 +159,7 @@ class _Known:
             total = build.each(kind, total, row)
         short = (*dims[:axis], blocks, *dims[axis + 1 :])
         window = WindowDim(blocks, pad_low=0 if reverse else blocks - 1, pad_high=blocks - 1 if reverse else 0)
-        carried = self.turned(build.reshape(total, short), start, axis, window)
+        carried = self.brought_last(build.reshape(total, short), start, axis, window)
         first = build.broadcast(start, (*dims[:axis], 1, *dims[axis + 1 :]))
         kept = build.slice(carried, axis, int(reverse), blocks - 1 + int(reverse))
         before = build.concatenate([kept, first] if reverse else [first, kept], axis)
@@ -193,9 +193,9 @@ class _Known:
                 initial = self.build.broadcast(start, dims)
             name = self.build.combiner(hlo.OPCODES[self.kind], self.dtype)
             return scans.insert(self.build, [value], name, axis, dim.pad_high > 0, initial=initial)
-        return self.turned(value, start, axis, dim)
+        return self.brought_last(value, start, axis, dim)
 
-    def turned(self, value: Value, start: Value, axis: int, dim: WindowDim) -> Value:
+    def brought_last(self, value: Value, start: Value, axis: int, dim: WindowDim) -> Value:
         """A running fold of what is transposed for it."""
         dims = hlo.shape_of(value).dims
         order = [place for place in range(len(dims)) if place != axis] + [axis]

@@ -252,10 +252,10 @@ def _step(carried: Spans, term: Spans, kind: str) -> Spans | None:
 def _emit(build: Build, found: Spans, axis: int) -> Value | None:
     """The op that computes ``found``, above the anchor; backwards where all arrays are reversed along ``axis``."""
     arrays = [found.first] if found.second is None else [found.first, found.second]
-    turned = [defining_op(array) for array in arrays]
-    reverse = all(isinstance(op, hlo.ReverseOp) and op.dimensions.data == (axis,) for op in turned)
+    flipped = [defining_op(array) for array in arrays]
+    reverse = all(isinstance(op, hlo.ReverseOp) and op.dimensions.data == (axis,) for op in flipped)
     if reverse:
-        arrays = [op.operands[0] for op in turned if op is not None]
+        arrays = [op.operands[0] for op in flipped if op is not None]
     shape = hlo.shape_of(arrays[0])
     if found.second is None:
         result = running(build, arrays[0], found.inner, axis, reverse)

@@ -1,4 +1,4 @@
-"""Puts the steps of scans behind the dims that lie beside them, which fill the partitions.
+"""Puts the steps of scans after the dims that lie beside them, which fill the partitions.
 
 Input: canonical hlo. Output: a scan along a dim of which neighbours lie apart in memory, as time does in
 ``[batch, time, features]``, is computed in the order ``[batch, features, time]``: a partition has whole rows of it,

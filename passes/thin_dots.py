@@ -365,7 +365,7 @@ def _sum_of_products(b: Build, op: hlo.DotOp, lhs: _Side, rhs: _Side, rows: int)
     for side in (lhs, rhs):
         labels = side.labels
         own = [label for label in dims if label in labels]
-        turned = b.transpose(b.convert(side.value, "f32"), [labels.index(label) for label in own])
-        factors.append(turned if own == dims else b.broadcast(turned, shape, [dims.index(label) for label in own]))
+        ordered = b.transpose(b.convert(side.value, "f32"), [labels.index(label) for label in own])
+        factors.append(ordered if own == dims else b.broadcast(ordered, shape, [dims.index(label) for label in own]))
     summed = b.sum(b.mul(*factors), range(len(order), len(dims)))
     return b.convert(b.transpose(summed, [order.index(label) for label in _of_result(lhs, rhs)]), op.shape.dtype)

@@ -5,7 +5,7 @@ reads a byte which neither they nor earlier writes define, or None. Clocks are n
 in the emission order, but nobody waits for it, that is a race (``race_pairs``).
 
 Each footprint is looked at once for each piece and kind of access, on a map of what is defined (``race_maps``). What
-only a region defines whose body may not be run at all is undefined behind it; a branch defines what all cases define.
+only a region defines whose body may not be run at all is undefined after it; a branch defines what all cases define.
 """
 
 from __future__ import annotations

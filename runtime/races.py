@@ -9,7 +9,7 @@ Addresses from ``reg_load``, or from the count of a region, count as touching al
 
 A region begins and ends with everything complete, and so does each of its iterations: its body is looked at once, with
 counts from 0, and what holds for that iteration holds for all. Memory that only a region defines, whose body may not be
-run at all, is undefined behind it.
+run at all, is undefined after it.
 """
 
 from __future__ import annotations

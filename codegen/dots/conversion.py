@@ -184,7 +184,7 @@ def decode_cast(emitter: Emitter, codes: Block) -> None:
 
 def leave_pairs(emitter: Emitter, apart: int, out: Block, bank: Block) -> None:
     """Codes leave PSUM, where pairs of them are the upper halves of FP32 numbers: those of even terms as numbers of 16
-    bits to ``out``, those of odd ones ``apart`` bytes behind.
+    bits to ``out``, those of odd ones ``apart`` bytes after.
     """
     upper = itemsize("f32") - itemsize(SIGNED)
     for code in range(2):

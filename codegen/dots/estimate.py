@@ -98,7 +98,7 @@ def _of_whole_k(problem: Problem, schedule: Schedule, timing: Timing) -> float:
     # blocks that are no loop are transposed while those before are multiplied
     turns, outer_turns = (count / schedule.body if count > schedule.blocks else 1 for count in (others, passes))
     turns *= 1 if schedule.coming(inner).kept else passes
-    # the first blocks of both pass through the engines one behind the other
+    # the first blocks of both pass through the engines one after the other
     outer_shown = outer_turned - outer_turn.bound
     inner_shown = _turned(problem, schedule, inner, timing) - inner_turn.bound
     first = outer_shown + inner_shown if batches > 1 else max(outer_shown, inner_shown)

@@ -184,7 +184,7 @@ class Schedule:
 
     def array_buffers(self, problem: Problem, kept: Kept) -> int:
         """Of what is loaded of an array that the epilogue reads: one for each block of columns that is under way, as
-        what waits for a buffer keeps all transfers behind it.
+        what waits for a buffer keeps all transfers after it.
         """
         if kept is Kept.BLOCK:
             blocks = -(-self.rhs.buffers // self.k_blocks(problem))
@@ -319,7 +319,7 @@ def footprint(problem: Problem, schedule: Schedule, sizes: Sizes) -> dict[tuple[
             if way not in (Way.IN_PLACE, Way.STAGED):
                 elements = prod(box) * conversion.width(operand, rows)
                 nbytes = elements * itemsize(operand.dtype)
-                if operand.paired and operand.decoded:  # numbers of odd terms lie behind those of even ones
+                if operand.paired and operand.decoded:  # numbers of odd terms lie after those of even ones
                     longest = max(map(prod, boxes)) * conversion.width(operand, rows) * itemsize(operand.dtype)
                     nbytes = (longest + nbytes) // 2
                 tiles[block_name(operand, segment), coming.buffers] = nbytes

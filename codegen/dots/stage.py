@@ -193,7 +193,7 @@ class Stage:
         return tile
 
     def _tile_apart(self, name: str, chunks: int, rows: int, segment: Segment) -> Block:
-        """Of decoded pairs: the region for even terms, behind which that for odd ones lies."""
+        """Of decoded pairs: the region for even terms, after which that for odd ones lies."""
         assert self.pairs is not None
         width = conversion.width(self.pairs.operand, rows)
         size = self.pairs.apart // itemsize(conversion.SIGNED) + chunks * width

@@ -115,7 +115,7 @@ class Arena:
     def _snug(self, nbytes: int) -> int | None:
         """Of gaps between what is used, the next after the cursor that is little larger, else the smallest.
 
-        What is small beside all of them lies behind what has been used: a gap serves something large once more.
+        What is small beside all of them lies after what has been used: a gap serves something large once more.
         """
         fitting = [(lo, hi) for lo, hi in self._gaps if hi - lo >= nbytes]
         if not fitting:

@@ -183,8 +183,8 @@ def _pieces(
 
 
 def _nbytes(problem: Problem, schedule: Schedule, timing: Timing) -> int:
-    turned = timing.sizes.partitions if _changes_places(problem, schedule, timing) else 0
-    sums = timing.sizes.aligned(4 * (schedule.kept(problem) + turned))
+    swapped = timing.sizes.partitions if _changes_places(problem, schedule, timing) else 0
+    sums = timing.sizes.aligned(4 * (schedule.kept(problem) + swapped))
     tiles = 0 if problem.on_chip else BUFFERED * schedule.columns * itemsize(problem.dtype)
     whole = schedule.columns * 4 if problem.acc not in FLOATS else 0  # scratch of exact integers
     return tiles + whole + (3 * BUFFERS + 2) * sums

@@ -109,8 +109,8 @@ def _pivoted_qr(matrix: Any, pivots: Any) -> Any:
         matrix, order = matrix[:, swapped], order[swapped]
         vector, tau, beta = reflector(matrix[:, k], k)
         done = jnp.where(row[:, 0] == k, beta.astype(matrix.dtype), jnp.where(row[:, 0] > k, vector, matrix[:, k]))
-        turned = matrix - jnp.conj(tau) * jnp.outer(vector, jnp.conj(vector) @ matrix)
-        matrix = jnp.where(place > k, turned, matrix)
+        reflected = matrix - jnp.conj(tau) * jnp.outer(vector, jnp.conj(vector) @ matrix)
+        matrix = jnp.where(place > k, reflected, matrix)
         return matrix.at[:, k].set(done), order, factors.at[k].set(tau)
 
     count = min(rows, columns)
@@ -133,10 +133,10 @@ def _tridiagonal(matrix: Any) -> tuple[Any, Any, Any, Any]:
         vector, tau, beta = reflector(whole[:, k], k + 1)
         image = tau * (whole @ vector)
         shift = image - 0.5 * tau * jnp.vdot(image, vector) * vector
-        turned = whole - jnp.outer(vector, jnp.conj(shift)) - jnp.outer(shift, jnp.conj(vector))
+        reflected = whole - jnp.outer(vector, jnp.conj(shift)) - jnp.outer(shift, jnp.conj(vector))
         inside = (place[:, None] > k) & (place[None, :] > k)
         kept = kept.at[:, k].set(jnp.where(place > k + 1, vector, 0).astype(matrix.dtype))
-        whole = jnp.where(inside, turned, whole)
+        whole = jnp.where(inside, reflected, whole)
         return whole, kept, beside.at[k].set(beta.astype(real)), factors.at[k].set(tau)
 
     start = (whole, jnp.zeros_like(matrix), jnp.zeros(size - 1, real), jnp.zeros(size - 1, matrix.dtype))

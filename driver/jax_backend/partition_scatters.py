@@ -69,7 +69,7 @@ def _pairs(op: Any) -> list[tuple[int, int]]:
 
 
 def _place(op: Any) -> int:
-    """Of the indices among the operands: behind the arrays, as many as there are arrays of updates."""
+    """Of the indices among the operands: after the arrays, as many as there are arrays of updates."""
     return len(op.operands) // 2
 
 

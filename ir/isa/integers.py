@@ -78,9 +78,9 @@ def rotate_left(a: Array, b: Array) -> Array:
     """The bits of ``a`` moved up by ``b`` (less than the width), what leaves the top entering below."""
     width = a.dtype.itemsize * 8
     bits, count = unsigned(a), unsigned(b)
-    turned = np.left_shift(bits, count)
-    turned |= np.right_shift(bits, (width - count) % width)
-    return turned.view(a.dtype)
+    rotated = np.left_shift(bits, count)
+    rotated |= np.right_shift(bits, (width - count) % width)
+    return rotated.view(a.dtype)
 
 
 BINARY: dict[str, Callable[[Array, Array], Array]] = {

@@ -62,8 +62,8 @@ def _times_product(op: hlo.HloOp, product: hlo.MultiplyOp, factor: float, scope:
     for value, other in ((product.lhs, product.rhs), (product.rhs, product.lhs)):
         inner = result_op(value)
         if isinstance(inner, hlo.MultiplyOp) and scaled(inner, scope) is not None and is_modest(factor):
-            turned = times(op, value, factor, scope)
-            operands = (turned, other) if value is product.lhs else (other, turned)
+            rescaled = times(op, value, factor, scope)
+            operands = (rescaled, other) if value is product.lhs else (other, rescaled)
             return insert_before(op, hlo.MultiplyOp, operands, product.results[0].type, op.loc)
     return None
 
@@ -205,8 +205,8 @@ def _of_sigmoid(op: hlo.AddOp | hlo.SubtractOp, scope: Scope) -> Value | None:
     factor *= sign
     function = result_op(value)
     if isinstance(function, hlo.TanhOp) and constant and abs(factor) == abs(constant):
-        turned = times(op, function.operand, 2.0 if factor == constant else -2.0, scope)
-        return times(op, build(op, hlo.LogisticOp, turned), 2 * constant, scope)
+        rescaled = times(op, function.operand, 2.0 if factor == constant else -2.0, scope)
+        return times(op, build(op, hlo.LogisticOp, rescaled), 2 * constant, scope)
     if isinstance(function, hlo.LogisticOp) and constant and factor == -2 * constant:
         half = times(op, function.operand, -0.5 if constant > 0 else 0.5, scope)
         return times(op, build(op, hlo.TanhOp, half), abs(constant), scope)

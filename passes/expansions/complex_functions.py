@@ -231,9 +231,9 @@ def logistic(b: Build, z: Pair) -> Pair:
 
 def atan2(b: Build, y: Pair, x: Pair) -> Pair:
     """``-i log((x + i y) / sqrt(x^2 + y^2))``."""
-    turned = b.sub(x[0], y[1]), b.add(x[1], y[0])
+    rotated = b.sub(x[0], y[1]), b.add(x[1], y[0])
     length = sqrt(b, add(b, multiply(b, x, x), multiply(b, y, y)))
-    real, imag = log(b, divide(b, turned, length))
+    real, imag = log(b, divide(b, rotated, length))
     return imag, b.neg(real)
 
 

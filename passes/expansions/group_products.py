@@ -52,7 +52,7 @@ def products(b: Build, op: hlo.RaggedDotOp, groups: Groups, plan: Plan) -> Value
     of_one = hlo.DotDims(one, _without(group, dims.rhs_contracting), batch, _without(group, dims.rhs_batch))
 
     def multiplied(b: Build, rows: Value, rhs: Value, dims: hlo.DotDims, ahead: int) -> Value:
-        """With the rows after ``ahead`` dims, and all others behind them."""
+        """With the rows after ``ahead`` dims, and all others after them."""
         made = contraction(b, op, (rows, rhs), dims)
         place, rank = ahead + len(batch), hlo.shape_of(made).rank
         return b.transpose(made, [*range(ahead), place, *range(ahead, place), *range(place + 1, rank)])

@@ -134,8 +134,8 @@ def running(build: Build, arrays: Sequence[Value], body: hlo.ComputationOp, axis
     if is_whole(build, body, dims, axis):
         return _whole(build, arrays, body, axis, reverse)
     if reverse:
-        turned = running(build, [build.reverse(array, [axis]) for array in arrays], body, axis, False)
-        return [build.reverse(array, [axis]) for array in turned]
+        flipped = running(build, [build.reverse(array, [axis]) for array in arrays], body, axis, False)
+        return [build.reverse(array, [axis]) for array in flipped]
     blocks = max(-(-size // longest(build, body)), 128 // rows)
     length = size // blocks
     cut = [build.slice(array, axis, 0, blocks * length) for array in arrays]

@@ -65,7 +65,7 @@ def by_blocks(b: Build, words: Sequence[Value], keys: int, most: int, partitions
         flat = [b.reshape(value, (rows * number, block)) for value in values]
         return [b.reshape(value, (rows, number * block)) for value in builder.sorted(flat, keys, partitions)]
 
-    def turned(values: list[Value], bits: Sequence[int]) -> list[Value]:
+    def flipped(values: list[Value], bits: Sequence[int]) -> list[Value]:
         """With the keys of the blocks complemented whose number has an odd count of ``bits``: they sort downwards."""
         dims = (rows, number, block)
         place = b.iota(dims, 1)
@@ -78,9 +78,9 @@ def by_blocks(b: Build, words: Sequence[Value], keys: int, most: int, partitions
     def before(left: list[Value], right: list[Value]) -> Value:
         return builder.before(left[:keys], right[:keys])
 
-    values = sort_blocks(turned(values, [0]))
+    values = sort_blocks(flipped(values, [0]))
     for level in range(1, levels + 1):
-        values = turned(values, [level - 1, level])
+        values = flipped(values, [level - 1, level])
         for exponent in reversed(range(level)):
             values = _exchange(b, values, block << exponent, before, None)
         values = sort_blocks(values)

@@ -166,9 +166,9 @@ def scan(
 
     last, made = lax.scan(step, _traced(states), tuple(moved))
     flips = scan_output_directions or (0,) * len(made)
-    turned = [jnp.flip(each, 0) if backward else each for each, backward in zip(made, flips, strict=True)]
+    straight = [jnp.flip(each, 0) if backward else each for each, backward in zip(made, flips, strict=True)]
     places = scan_output_axes or (0,) * len(made)
-    return (*last, *(jnp.moveaxis(each, 0, axis) for each, axis in zip(turned, places, strict=True)))
+    return (*last, *(jnp.moveaxis(each, 0, axis) for each, axis in zip(straight, places, strict=True)))
 
 
 # sequences -----------------------------------------------------------------------------------------------------------

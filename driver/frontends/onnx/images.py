@@ -124,8 +124,8 @@ def resize(
             made = jnp.take(made, chosen, axis)
             continue
         counts = _weights(where, length, factor, cubic_coeff_a if mode == "cubic" else None, antialias, exclude_outside)
-        turned = jnp.tensordot(made, counts.astype(made.dtype), ((axis,), (1,)), precision=lax.Precision.HIGHEST)
-        made = jnp.moveaxis(turned, -1, axis)
+        resampled = jnp.tensordot(made, counts.astype(made.dtype), ((axis,), (1,)), precision=lax.Precision.HIGHEST)
+        made = jnp.moveaxis(resampled, -1, axis)
     for beyond in outside:
         made = jnp.where(beyond, np.asarray(extrapolation_value, made.dtype), made)
     return made if made.dtype == x.dtype else jnp.trunc(made).astype(x.dtype)

@@ -93,11 +93,11 @@ def convolve(
     more = _spread(output_padding, rank)
     reach = [gap * (size - 1) for gap, size in zip(dilation, weight.shape[2:], strict=True)]
     inner, outer = weight.shape[0] // groups, weight.shape[1]
-    turned = weight.reshape(groups, inner, outer, *weight.shape[2:]).swapaxes(1, 2)
-    turned = jnp.flip(turned.reshape(groups * outer, inner, *weight.shape[2:]), range(2, rank + 2))
+    grouped = weight.reshape(groups, inner, outer, *weight.shape[2:]).swapaxes(1, 2)
+    grouped = jnp.flip(grouped.reshape(groups * outer, inner, *weight.shape[2:]), range(2, rank + 2))
     return lax.conv_general_dilated(
         x,
-        turned,
+        grouped,
         [1] * rank,
         [(far - pad, far - pad + extra) for far, pad, extra in zip(reach, padding, more, strict=True)],
         lhs_dilation=stride,

@@ -186,7 +186,7 @@ class DataParallel(torch.nn.Module):
         return self._cores
 
     def _joined(self, parts: Sequence[Any], part: int, whole: int) -> Any:
-        """Tensors of all parts one behind the other; what is no tensor, or has no dims, is that of the first part."""
+        """Tensors of all parts one after the other; what is no tensor, or has no dims, is that of the first part."""
         tensors = [each for each in parts if isinstance(each, torch.Tensor) and each.ndim]
         if not tensors:
             return parts[0]
