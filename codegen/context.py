@@ -92,8 +92,7 @@ class Context:
         self.recovery = Recovery(self.builder, computations_run_once(module))
         self.homes: dict[hlo.SSAValue, list[View]] = {}
         self.constants: list[np.ndarray] = []
-        self._given: dict[tuple[str, str], View] = {}
-        """Constants by digest and type, and the numbers of the device."""
+        self._constant_homes: dict[tuple[str, str], View] = {}
         self.outputs: dict[hlo.SSAValue, View] = {}
         """Values whose HBM home is a program result."""
         self.listed: dict[hlo.SSAValue, Listed] = {}
@@ -138,12 +137,10 @@ class Context:
         """Note the casts that kernels of contractions, which have ``epilogues``, do as they load tiles."""
         self.load_casts |= {op.results[0]: op.sources[0] for op in computation.block.ops if is_load_cast(op, epilogues)}
 
+    @cached_property
     def device_numbers(self) -> View:
         """u32[2]: the replica's and the partition's number, which the runtime writes."""
-        place = "device", "numbers"
-        if place not in self._given:
-            self._given[place] = self.variable("device", "device", "u32", (2,))
-        return self._given[place]
+        return self.variable("device", "device", "u32", (2,))
 
     def elements(self, value: hlo.SSAValue) -> dict[int, list[hlo.SSAValue]]:
         """Index -> the ``get-tuple-element``s of a tuple, of which code generation makes no others."""
@@ -214,10 +211,12 @@ class Context:
     def constant(self, array: np.ndarray, dtype: str, name: str = "") -> View:
         """HBM home of constant data; equal data is stored once."""
         key, number = (self.module.constants.add(array, dtype), dtype), len(self.constants)
-        if key not in self._given:
+        if key not in self._constant_homes:
             self.constants.append(array)
-            self._given[key] = self.variable(name or f"constant{number}", "constant", dtype, array.shape, number)
-        return self._given[key]
+            self._constant_homes[key] = self.variable(
+                name or f"constant{number}", "constant", dtype, array.shape, number
+            )
+        return self._constant_homes[key]
 
     # ---- homes -----------------------------------------------------------------------------------------------
 

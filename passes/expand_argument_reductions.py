@@ -20,6 +20,7 @@ from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.hlo.editing import defining_op, erase, insert_before, insert_splat, ops_of
 from neuronx_cc.ir.types import FLOATS, NUMPY_DTYPE
+from neuronx_cc.passes.analysis.rows import counts_along
 from neuronx_cc.passes.expansions.build import Build
 from neuronx_cc.passes.manager import PassContext, only_for
 
@@ -156,11 +157,7 @@ def _neighbour(b: Build, best: hlo.SSAValue, greatest: bool) -> hlo.SSAValue:
 
 def _counted(indices: hlo.SSAValue) -> int | None:
     """The dim along which ``indices`` count, if FP32 has all its numbers."""
-    op, dim = defining_op(indices), None
-    if isinstance(op, hlo.IotaOp):
-        dim = op.iota_dimension.data
-    elif isinstance(op, hlo.BroadcastOp) and isinstance(made := defining_op(op.operand), hlo.IotaOp):
-        dim = op.dimensions.data[made.iota_dimension.data]
+    dim = counts_along(indices)
     return dim if dim is not None and hlo.shape_of(indices).dims[dim] <= EXACT else None
 
 

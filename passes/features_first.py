@@ -17,6 +17,7 @@ from neuronx_cc.ir.hlo.editing import copy_op, defining_op, insert_before, ops_o
 from neuronx_cc.passes.analysis.exchanges import cut_of, is_exchange
 from neuronx_cc.passes.canonical.contraction import swapped, swapped_order
 from neuronx_cc.passes.canonical.movement import reshape_groups
+from neuronx_cc.passes.expansions.reordered import inverse
 from neuronx_cc.passes.manager import PassContext, only_for
 
 Value = hlo.SSAValue
@@ -48,7 +49,7 @@ class Mover:
             self._convolution(op)
         elif isinstance(op, hlo.DotOp):
             if op in self.dots:
-                self._restore(op, swapped(op, op), _inverse(swapped_order(op)))
+                self._restore(op, swapped(op, op), inverse(swapped_order(op)))
         elif isinstance(op, hlo.TransposeOp):
             self._transpose(op)
         elif isinstance(op, hlo.BroadcastOp):
@@ -87,7 +88,7 @@ class Mover:
         if left is None and right is None and new == keep:
             return
         # dim i of the new result is dim new[i] of the old one
-        place = _inverse(new)
+        place = inverse(new)
         of_left, of_right = (source[1] if source else None for source in (left, right))
         changed = hlo.ConvDims(
             _at(of_left, dims.lhs_batch),
@@ -113,7 +114,7 @@ class Mover:
         if not all(isinstance(defining_op(part), hlo.BroadcastOp) for part in parts) or not _is_wide(op):
             return None
         planes = _planes(op)
-        order = _inverse(planes)
+        order = inverse(planes)
         ordered = [self._in_order(op, part, order) for part in parts]
         if not isinstance(made, hlo.ConcatenateOp):
             return ordered[0], order
@@ -152,7 +153,7 @@ class Mover:
         source = self._source(op.operand)
         if source is None:
             return
-        place = _inverse(source[1])
+        place = inverse(source[1])
         dimensions = tuple(op.dimensions.data[axis] for axis in place)
         properties = {"dimensions": hlo.IntsAttr(dimensions)}
         replace(op, insert_before(op, hlo.BroadcastOp, (source[0],), op.results[0].type, op.loc, properties))
@@ -175,7 +176,7 @@ class Mover:
         kept = [*ones, *(axis for after in parts for axis in after)]
         type_ = hlo.array_type(op.shape.dtype, tuple(dims[axis] for axis in kept))
         result = insert_before(op, hlo.ReshapeOp, (value,), type_, op.loc)
-        self._restore(op, result, _inverse(tuple(kept)))
+        self._restore(op, result, inverse(tuple(kept)))
 
     def _reduce(self, op: hlo.ReduceOp) -> None:
         source = self._source(op.operands[0])
@@ -204,14 +205,14 @@ class Mover:
         def properties(order: Order) -> dict[str, hlo.Attribute]:
             if isinstance(op, hlo.DynamicUpdateSliceOp):
                 return {}
-            sizes = tuple(op.dynamic_slice_sizes.data[axis] for axis in _inverse(order))
+            sizes = tuple(op.dynamic_slice_sizes.data[axis] for axis in inverse(order))
             return {"dynamic_slice_sizes": hlo.IntsAttr(sizes)}
 
         made = self._turn(op, arrays, properties)
         if made is not None:
             (moved, order), count = made, len(arrays)
             starts = moved.operands[count:]
-            moved.operands = (*moved.operands[:count], *(starts[axis] for axis in _inverse(order)))
+            moved.operands = (*moved.operands[:count], *(starts[axis] for axis in inverse(order)))
 
     def _turn(
         self, op: hlo.HloOp, operands: list[Value], properties: Callable[[Order], dict[str, hlo.Attribute]]
@@ -231,7 +232,7 @@ class Mover:
         if not self._pays(op, missing, ready):
             return None
         inputs = [self._in_order(op, value, order) if value in arrays else value for value in op.operands]
-        place = _inverse(order)
+        place = inverse(order)
         dims = tuple(op.shape.dims[axis] for axis in place)
         transposed = copy_op(op, inputs, hlo.array_type(op.shape.dtype, dims))
         for name, attr in properties(order).items():
@@ -258,7 +259,7 @@ class Mover:
         source = self._source(value)
         if source is not None and source[1] == order:
             return source[0]
-        place = _inverse(order)
+        place = inverse(order)
         shape = hlo.shape_of(value)
         type_ = hlo.array_type(shape.dtype, tuple(shape.dims[axis] for axis in place))
         made = defining_op(value)
@@ -295,7 +296,7 @@ def _sorted_channels(op: hlo.ConvolutionOp) -> tuple[Value, Order] | None:
     planes = _planes(op)
     type_ = hlo.array_type(shape.dtype, tuple(shape.dims[axis] for axis in planes))
     value = insert_before(op, hlo.TransposeOp, (op.lhs,), type_, op.loc, {"dimensions": hlo.IntsAttr(planes)})
-    return value, _inverse(planes)
+    return value, inverse(planes)
 
 
 def _planes(op: hlo.ConvolutionOp) -> Order:
@@ -310,17 +311,13 @@ def _is_wide(op: hlo.ConvolutionOp) -> bool:
     return prod(positions) >= prod(dim.size for dim in op.window.data)
 
 
-def _inverse(order: Order) -> Order:
-    return tuple(order.index(axis) for axis in range(len(order)))
-
-
 def _at(order: Order | None, axis: int) -> int:
     return axis if order is None else order[axis]
 
 
 def _transposed(each: tuple[object, ...], order: Order) -> tuple[object, ...]:
     """What is given for each old dim, for each new one."""
-    return tuple(each[axis] for axis in _inverse(order))
+    return tuple(each[axis] for axis in inverse(order))
 
 
 DIMWISE: dict[type, tuple[Callable[..., tuple[object, ...]], Callable[..., dict[str, hlo.Attribute]]]] = {

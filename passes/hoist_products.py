@@ -15,7 +15,7 @@ from math import ceil, prod
 
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import HloModule
-from neuronx_cc.ir.hlo.editing import defining_op, ops_of, users
+from neuronx_cc.ir.hlo.editing import ops_of, users
 from neuronx_cc.ir.hlo.editing import replace as replace_op
 from neuronx_cc.ir.isa.program import Stream
 from neuronx_cc.ir.isa.timing import Timing, total
@@ -135,25 +135,15 @@ def _starts(row: Row, axis: int, rank: int) -> tuple[Value, ...]:
 
 def _row(known: Invariants, value: Value) -> Row | None:
     """``value`` as a row of an array that the loop does not change, if it is one; casts are moved to the array."""
-    casts = []
-    op = defining_op(value)
-    while isinstance(op, hlo.ConvertOp):
-        casts.append(op.shape.dtype)
-        op = defining_op(op.operand)
-    if not isinstance(op, hlo.ReshapeOp):
+    found = known.row_of(value)
+    if found is None:
         return None
-    window = defining_op(op.operand)
-    if not isinstance(window, hlo.DynamicSliceOp) or window.args[0] not in known:
-        return None
+    window, axis, casts = found
     array, *starts = window.args
-    whole, part = hlo.shape_of(array).dims, window.shape.dims
-    cut = [axis for axis, (dim, size) in enumerate(zip(whole, part, strict=True)) if dim != size]
-    if len(cut) != 1 or part[cut[0]] != 1 or op.shape.dims != (*part[: cut[0]], *part[cut[0] + 1 :]):
-        return None
     outer = known.copy(array)
-    for dtype in reversed(casts):
+    for dtype in casts:
         outer = Build.before(known.module, known.loop).convert(outer, dtype)
-    return Row(outer, cut[0], tuple(starts))
+    return Row(outer, axis, tuple(starts))
 
 
 def _with_sums(known: Invariants, op: hlo.HloOp, row: Row) -> tuple[hlo.HloOp, Row]:

@@ -106,7 +106,7 @@ def _merged(b: Build, gathers: list[hlo.GatherOp], places: list[list[Place]]) ->
         hlo.GatherOp,
         (stacked, numbers[0] if len(numbers) == 1 else b.concatenate(numbers, dims.index_vector_dim)),
         hlo.array_type(op.shape.dtype, (len(gathers), *op.shape.dims)),
-        dims=hlo.GatherDimsAttr(_behind(dims)),
+        dims=hlo.GatherDimsAttr(_with_copies(dims)),
         slice_sizes=hlo.IntsAttr((len(gathers), *sizes)),
         indices_are_sorted=hlo.BoolAttr(False),
     )
@@ -145,7 +145,7 @@ def _joined(rows: Array) -> tuple[Array | None, list[int]]:
     return whole, firsts
 
 
-def _behind(dims: hlo.GatherDims) -> hlo.GatherDims:
+def _with_copies(dims: hlo.GatherDims) -> hlo.GatherDims:
     """The same with a dim that is taken whole ahead of the operand's, and of the result's."""
 
     def moved(each: tuple[int, ...]) -> tuple[int, ...]:
@@ -169,7 +169,7 @@ def _is_quicker(b: Build, op: hlo.GatherOp, count: int, found: dict[int, Met]) -
     single = choose(costs, _asked(b, op, shape.dims, dims, op.slice_sizes.data, op.shape.rank))
     apart = count * single.ns * (OVERLAP if single.form == "groups" else 1)
     plan = choose(
-        costs, _asked(b, op, (count, *sides), _behind(dims), (count, *op.slice_sizes.data), op.shape.rank + 1)
+        costs, _asked(b, op, (count, *sides), _with_copies(dims), (count, *op.slice_sizes.data), op.shape.rank + 1)
     )
     if plan.form == "groups":
         return plan.ns + costs.transposed(COPIES * nbytes) < apart

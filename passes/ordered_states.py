@@ -11,9 +11,10 @@ from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.hlo.editing import defining_op, insert_before, ops_of, retype, users
 from neuronx_cc.passes.analysis.effects import effectful_computations
 from neuronx_cc.passes.dce import sweep
+from neuronx_cc.passes.expansions.reordered import inverse, transposed
 from neuronx_cc.passes.features_first import Mover
 from neuronx_cc.passes.manager import PassContext, only_for
-from neuronx_cc.passes.simplify_control import elements, packed
+from neuronx_cc.passes.simplify_control import elements, pack_root, packed
 
 ANY_ORDER = (hlo.ElementwiseOp, hlo.ConcatenateOp, hlo.ConvolutionOp, hlo.DotOp, hlo.TransposeOp)
 """Ops that take what they read in any order."""
@@ -48,40 +49,32 @@ def _orders(module: HloModule, loop: hlo.WhileOp, body: hlo.ComputationOp) -> di
 
 
 def _carry(module: HloModule, loop: hlo.WhileOp, body: hlo.ComputationOp, orders: dict[int, hlo.TransposeOp]) -> None:
-    initial, results, last = packed(loop.operand), packed(body.root), body.block.last_op
-    assert last is not None
-    for index, transposed in orders.items():
-        results[index] = transposed.operand
-        order = transposed.dimensions.data
-        initial[index] = _transposed(loop, initial[index], tuple(order.index(axis) for axis in range(len(order))))
+    initial, results = packed(loop.operand), packed(body.root)
+    for index, last in orders.items():
+        results[index] = last.operand
+        initial[index] = transposed(loop, initial[index], inverse(last.dimensions.data))
     type_ = hlo.tuple_type(tuple(value.type for value in results))
     loop.operands = [insert_before(loop, hlo.TupleOp, initial, type_, loop.loc)]
-    last.operands = [insert_before(last, hlo.TupleOp, results, type_, hlo.loc_of(body.root))]
+    pack_root(body, results)
     condition = module.computation(loop.condition.data[0])
     for typed in (loop.result, body.block.args[0], condition.block.args[0]):
         retype(typed, type_)
     mover = Mover()
-    for index, transposed in orders.items():
+    for index, last in orders.items():
         for element in elements(body.block.args[0]).get(index, ()):
-            mover.made.add(_restore(element, transposed))
+            mover.made.add(_restore(element, last))
         for element in elements(loop.result).get(index, ()):
-            _restore(element, transposed)
+            _restore(element, last)
     for op in ops_of(body.block):
         mover.visit(op)
 
 
-def _transposed(anchor: hlo.Operation, value: hlo.SSAValue, order: tuple[int, ...]) -> hlo.SSAValue:
-    shape, properties = hlo.shape_of(value), {"dimensions": hlo.IntsAttr(order)}
-    type_ = hlo.array_type(shape.dtype, tuple(shape.dims[axis] for axis in order))
-    return insert_before(anchor, hlo.TransposeOp, (value,), type_, hlo.loc_of(value), properties)
-
-
-def _restore(element: hlo.GetTupleElementOp, transposed: hlo.TransposeOp) -> hlo.Operation:
-    """Let users of ``element``, which is now what ``transposed`` transposes, use the transpose of that."""
+def _restore(element: hlo.GetTupleElementOp, last: hlo.TransposeOp) -> hlo.Operation:
+    """Let users of ``element``, which is now what ``last`` transposes, use the transpose of that."""
     after = element.next_op
     assert after is not None, "a computation ends with its results"
-    retype(element.result, transposed.operand.type)
-    restored = _transposed(after, element.result, transposed.dimensions.data)
+    retype(element.result, last.operand.type)
+    restored = transposed(after, element.result, last.dimensions.data)
     made = defining_op(restored)
     assert made is not None
     element.result.replace_uses_with_if(restored, lambda use: use.operation is not made)

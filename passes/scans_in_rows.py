@@ -20,8 +20,8 @@ from neuronx_cc.ir.machine import Sizes
 from neuronx_cc.ir.scans import Scan, scan_of
 from neuronx_cc.ir.types import itemsize
 from neuronx_cc.passes.analysis.windows import is_running
-from neuronx_cc.passes.expansions.reordered import transposed
-from neuronx_cc.passes.expansions.reordered_trees import Tree, axes_of, inverse, wide
+from neuronx_cc.passes.expansions.reordered import inverse, transposed
+from neuronx_cc.passes.expansions.reordered_trees import Tree, axes_of, wide
 from neuronx_cc.passes.features_first import Mover, Order, Value
 from neuronx_cc.passes.manager import PassContext, only_for
 

@@ -17,14 +17,12 @@ from neuronx_cc.ir.hlo.editing import (
     defining_op,
     erase,
     has_one_use,
-    insert_before,
-    insert_splat,
     ops_of,
     replace,
     users,
 )
-from neuronx_cc.ir.types import NUMPY_DTYPE
 from neuronx_cc.passes.analysis.values import is_float, splat_number
+from neuronx_cc.passes.expansions.build import Build
 from neuronx_cc.passes.manager import PassContext, only_for
 
 LEAST = 3
@@ -58,12 +56,11 @@ def run(module: HloModule, context: PassContext) -> None:
             elif isinstance(op, hlo.AddOp):
                 found = _polynomial(op, module, known)
                 if found is not None and len(found.coefficients) >= LEAST:
-                    _split(op, found)
+                    _split(Build.before(module, op), op, found)
         for op in list(ops_of(computation.block)):
             if isinstance(op, hlo.LogPlusOneOp) and op.shape.dtype == "f32" and _is_apart(op.result, module):
-                one = insert_splat(module, op, NUMPY_DTYPE["f32"].type(1), "f32", op.shape.dims, op.loc)
-                total = insert_before(op, hlo.AddOp, (op.operand, one), op.result.type, op.loc)
-                replace(op, insert_before(op, hlo.LogOp, (total,), op.result.type, op.loc))
+                b = Build.before(module, op)
+                replace(op, b.each(hlo.LogOp, b.add(op.operand, b.number_like(1, op.operand))))
 
 
 def _polynomial(op: hlo.AddOp, module: HloModule, known: dict[hlo.SSAValue, Polynomial | None]) -> Polynomial | None:
@@ -96,7 +93,7 @@ def _selected(value: hlo.SSAValue, module: HloModule) -> hlo.SelectOp | None:
     return op if all(splat_number(side, module) is not None for side in (op.on_true, op.on_false)) else None
 
 
-def _split(op: hlo.AddOp, polynomial: Polynomial) -> None:
+def _split(b: Build, op: hlo.AddOp, polynomial: Polynomial) -> None:
     sides = []
     chosen = defining_op(polynomial.argument)
     for side in (1, 2):
@@ -105,10 +102,9 @@ def _split(op: hlo.AddOp, polynomial: Polynomial) -> None:
             argument = chosen.operands[side]
         total, *lower = (each.operands[side] for each in reversed(polynomial.coefficients))
         for coefficient in lower:
-            product = insert_before(op, hlo.MultiplyOp, (total, argument), op.result.type, op.loc)
-            total = insert_before(op, hlo.AddOp, (product, coefficient), op.result.type, op.loc)
+            total = b.add(b.mul(total, argument), coefficient)
         sides.append(total)
-    replace(op, insert_before(op, hlo.SelectOp, (polynomial.condition, *sides), op.result.type, op.loc))
+    replace(op, b.select(polynomial.condition, *sides))
 
 
 def _is_apart(value: hlo.SSAValue, module: HloModule) -> bool:

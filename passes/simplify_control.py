@@ -51,6 +51,14 @@ def packed(value: hlo.SSAValue) -> list[hlo.SSAValue]:
     return list(source.operands)
 
 
+def pack_root(computation: hlo.ComputationOp, values: Sequence[hlo.SSAValue]) -> None:
+    """Let the root of ``computation`` be the tuple of ``values``."""
+    last = computation.block.last_op
+    assert last is not None
+    type_ = hlo.tuple_type(tuple(value.type for value in values))
+    last.operands = [insert_before(last, hlo.TupleOp, values, type_, hlo.loc_of(computation.root))]
+
+
 def elements(value: hlo.SSAValue) -> dict[int, list[hlo.GetTupleElementOp]]:
     """Index -> the ``get-tuple-element``s of a tuple."""
     found: dict[int, list[hlo.GetTupleElementOp]] = {}
@@ -209,11 +217,8 @@ def _keep_elements(op: hlo.WhileOp, kept: Sequence[int], body: hlo.ComputationOp
 
 
 def _keep_root(computation: hlo.ComputationOp, kept: Sequence[int]) -> None:
-    last, results = computation.block.last_op, packed(computation.root)
-    assert last is not None
-    type_ = hlo.tuple_type(tuple(results[index].type for index in kept))
-    parts = [results[index] for index in kept]
-    last.operands = [insert_before(last, hlo.TupleOp, parts, type_, hlo.loc_of(computation.root))]
+    results = packed(computation.root)
+    pack_root(computation, [results[index] for index in kept])
 
 
 def _renumber(value: hlo.SSAValue, kept: Sequence[int]) -> None:

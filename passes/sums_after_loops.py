@@ -29,7 +29,7 @@ from neuronx_cc.passes.analysis.trip_count import Count, counted_loops, element_
 from neuronx_cc.passes.analysis.values import is_float, is_positive_zero, splat_number
 from neuronx_cc.passes.expansions.build import Build, Value
 from neuronx_cc.passes.manager import PassContext, only_for
-from neuronx_cc.passes.simplify_control import drop_state, elements, packed
+from neuronx_cc.passes.simplify_control import drop_state, elements, pack_root, packed
 
 HBM_SHARE = 16
 """What is stacked may take one of so many parts of HBM."""
@@ -125,18 +125,12 @@ def _at_once(known: Invariants, counted: Count, one: Value, other: Value) -> boo
 
 def _window(known: Invariants, counted: Count, value: Value) -> hlo.DynamicSliceOp | None:
     """What reads ``value``, the part of an iteration, perhaps cast, from an array that the loop does not change."""
-    op = defining_op(value)
-    op = defining_op(op.operand) if isinstance(op, hlo.ConvertOp) else op
-    if not isinstance(op, hlo.ReshapeOp):
+    found = known.row_of(value)
+    if found is None or found[1] or len(found[2]) > 1:
         return None
-    window = defining_op(op.operand)
-    if not isinstance(window, hlo.DynamicSliceOp) or window.args[0] not in known:
-        return None
-    if op.shape.dims != window.shape.dims[1:]:
-        return None
-    array, *starts = window.args
-    each = is_each_part(known.module, known.body, counted, hlo.shape_of(array).dims, window.shape.dims, starts)
-    return window if each else None
+    array, *starts = found[0].args
+    dims = hlo.shape_of(array).dims, found[0].shape.dims
+    return found[0] if is_each_part(known.module, known.body, counted, *dims, starts) else None
 
 
 def _chosen(sums: Sequence[Sum], counted: Count, timing: Timing) -> list[Sum]:
@@ -196,7 +190,7 @@ class _Mover:
             for element in elements(self.loop.result).get(sum_.index, ()):
                 element.result.replace_all_uses_with(total)
             results[sum_.index] = read[sum_.index][0].result
-        self._set_results(results)
+        pack_root(self.body, results)
 
     def _arrays(self, sum_: Sum) -> list[Value]:
         """Of each operand, the parts of all iterations, after the loop."""
@@ -238,7 +232,7 @@ class _Mover:
             zero = b.number_like(0, place)
             part = b.reshape(operand, (1, *shape.dims))
             results[-1] = b.dynamic_update_slice(inside, part, (place, *[zero] * shape.rank))
-            self._set_results(results)
+            pack_root(self.body, results)
             found = len(results) - 1
         self.stacked[operand, order] = found
         return found
@@ -255,12 +249,6 @@ class _Mover:
             if is_each_part(*known, whole, part.shape.dims, starts) and place_of(*known, starts[0]) == order:
                 return index
         return None
-
-    def _set_results(self, results: Sequence[Value]) -> None:
-        last = self.body.block.last_op
-        assert last is not None
-        type_ = hlo.tuple_type(tuple(value.type for value in results))
-        last.operands = [insert_before(last, hlo.TupleOp, results, type_, hlo.loc_of(self.body.root))]
 
 
 def _whole(b: Build, sum_: Sum, arrays: Sequence[Value]) -> Value:

@@ -19,6 +19,7 @@ from neuronx_cc.passes.analysis.loop_state import Invariants
 from neuronx_cc.passes.analysis.stored import STAGED_SHARE, equal_chunk
 from neuronx_cc.passes.analysis.trip_count import trip_count
 from neuronx_cc.passes.canonical.contraction import swapped_order
+from neuronx_cc.passes.expansions.reordered import inverse
 from neuronx_cc.passes.features_first import Mover
 from neuronx_cc.passes.manager import PassContext, only_for
 
@@ -94,7 +95,7 @@ def _is_read_transposed(dot: hlo.DotOp) -> bool:
         for operand in made.operands
         if operand not in inside and hlo.shape_of(operand).rank == len(order)
     }
-    back = tuple(order.index(axis) for axis in range(len(order)))
+    back = inverse(order)
     for operand, made in read.items():
         if isinstance(made, hlo.TransposeOp) and made.dimensions.data == back:
             transposed += hlo.shape_of(operand).size  # it comes in that order

@@ -47,7 +47,7 @@ def lower(context: Context, op: hlo.HloOp, step: int) -> None:
 def device_number(context: Context, op: hlo.HloOp, step: int) -> None:
     """``replica-id`` and ``partition-id``: words of a variable that the runtime writes."""
     del step
-    numbers = context.device_numbers()
+    numbers = context.device_numbers
     word = numbers.slice(0, int(isinstance(op, hlo.PartitionIdOp)), 1)
     assert word is not None, "a dense array slices"
     scalar = word.reshape(())

@@ -49,23 +49,17 @@ def is_scattered(timing: Timing, target: Block, source: Block, alone: bool = Fal
     total = prod(atom.size for atom in target.dims)
     if len(target.dims) < 2:
         return False
-    ordered, size = relayout_plan.ordered(target, source), itemsize(target.dtype)
-    relayout = None if alone else relayout_plan.plan(timing, *ordered, relayout_plan.most_room(timing.sizes))
-    run = relayout_plan.direct_run(relayout_plan.dims_of(*ordered), itemsize(ordered[0].dtype))
-    ns = relayout.ns if relayout is not None else relayout_plan.direct_ns(timing, total * size, run)
+    ordered, room = relayout_plan.ordered(target, source), relayout_plan.most_room(timing.sizes)
+    relayout = None if alone else relayout_plan.plan(timing, *ordered, room)
+    ns = relayout.ns if relayout is not None else _direct_ns(timing, target, source)
     ns = min(ns, crossed.nanoseconds(timing, target, source) or ns)
-    return ns > DETOUR * relayout_plan.direct_ns(timing, total * size, timing.long_run)
+    return ns > DETOUR * relayout_plan.direct_ns(timing, total * itemsize(target.dtype), timing.long_run)
 
 
 def loaded_ns(timing: Timing, target: View, source: View) -> float:
     """Time of one DMA from HBM; infinite where none expresses it."""
     blocks = blocks_of([target, source], source.shape)
-    if blocks is None:
-        return inf
-    here, there = blocks
-    nbytes, ordered = prod(atom.size for atom in here.dims) * itemsize(target.dtype), relayout_plan.ordered(there, here)
-    run = relayout_plan.direct_run(relayout_plan.dims_of(*ordered), itemsize(ordered[0].dtype))
-    return relayout_plan.direct_ns(timing, nbytes, run)
+    return inf if blocks is None else _direct_ns(timing, *reversed(blocks))  # runs are the same either way
 
 
 def transfer(builder: Builder, target: View, source: View, stream: Stream, force: bool = False) -> bool:
@@ -104,7 +98,7 @@ def _quickest(builder: Builder, target: Block, source: Block) -> tuple[float, re
     """(nanoseconds, how elements are put in order, whether by squares instead) of a copy into HBM."""
     timing, ordered = builder.timing, relayout_plan.ordered(target, source)
     relayout = relayout_plan.plan(timing, *ordered, room(builder))
-    least = relayout.ns if relayout is not None else _direct_ns(builder, target, source)
+    least = relayout.ns if relayout is not None else _direct_ns(builder.timing, target, source)
     far = source.alloc.space is Space.HBM
     if far and transpose_kernel.applies(target, source) and transpose_kernel.fits(builder, target, source):
         squares = transpose_kernel.estimated_ns(timing, target, source)
@@ -125,7 +119,7 @@ def stored_ns(builder: Builder, target: View, source: View) -> float:
     if blocks is None:
         return inf
     there, here = blocks
-    least = _direct_ns(builder, there, here)
+    least = _direct_ns(builder.timing, there, here)
     ns = crossed.nanoseconds(builder.timing, there, here) if is_crossed(builder, there, here, least) else None
     return least if ns is None else ns
 
@@ -133,7 +127,7 @@ def stored_ns(builder: Builder, target: View, source: View) -> float:
 def put(builder: Builder, target: Block, source: Block, stream: Stream) -> None:
     """Copy by one DMA, what lies on chip put in order ahead of it where that is quicker."""
     target, source = _of_core(target, source)
-    if is_crossed(builder, target, source, _direct_ns(builder, target, source)):
+    if is_crossed(builder, target, source, _direct_ns(builder.timing, target, source)):
         crossed.copy(builder, target, source, stream)
     else:
         copy(builder, *relayout_plan.ordered(target, source), stream)
@@ -146,11 +140,14 @@ def _of_core(target: Block, source: Block) -> tuple[Block, Block]:
     return target, source
 
 
-def _direct_ns(builder: Builder, target: Block, source: Block) -> float:
+def _direct_ns(timing: Timing, target: Block, source: Block) -> float:
     """Time of one DMA."""
-    size, ordered = itemsize(target.dtype), relayout_plan.ordered(target, source)
-    run = relayout_plan.direct_run(relayout_plan.dims_of(*ordered), size)
-    return relayout_plan.direct_ns(builder.timing, prod(atom.size for atom in target.dims) * size, run)
+    nbytes, ordered = (
+        prod(atom.size for atom in target.dims) * itemsize(target.dtype),
+        relayout_plan.ordered(target, source),
+    )
+    run = relayout_plan.direct_run(relayout_plan.dims_of(*ordered), itemsize(ordered[0].dtype))
+    return relayout_plan.direct_ns(timing, nbytes, run)
 
 
 def is_crossed(builder: Builder, target: Block, source: Block, least: float) -> bool:

@@ -56,7 +56,7 @@ def clamp(op: hlo.ClampOp, minimum: Array, operand: Array, maximum: Array) -> Ar
     return narrow(extremes.minimum(extremes.maximum(widen(operand), widen(minimum)), widen(maximum)), op.shape.dtype)
 
 
-_COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
+COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
     "EQ": np.equal,
     "NE": np.not_equal,
     "GE": np.greater_equal,
@@ -70,7 +70,7 @@ def compare(op: hlo.CompareOp, lhs: Array, rhs: Array) -> Array:
     """``lhs <direction> rhs``; ``TOTALORDER`` orders NaNs and signed zeros too."""
     if op.comparison_type.data == "TOTALORDER" and is_float(lhs):
         lhs, rhs = total_order_key(lhs), total_order_key(rhs)
-    return np.asarray(_COMPARISONS[op.direction.data](widen(lhs), widen(rhs)))
+    return np.asarray(COMPARISONS[op.direction.data](widen(lhs), widen(rhs)))
 
 
 def convert(op: hlo.HloOp, x: Array) -> Array:

@@ -10,7 +10,7 @@ from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.hlo.editing import copy_op, defining_op, insert_before, ops_of, retype
 from neuronx_cc.passes.analysis.trip_count import Count, element_of
 from neuronx_cc.passes.analysis.values import splat_number
-from neuronx_cc.passes.simplify_control import elements, packed
+from neuronx_cc.passes.simplify_control import elements, pack_root, packed
 
 FREE = (hlo.ConstantOp, hlo.IotaOp, hlo.ViewOp)
 """Ops that cost nothing wherever they are: what they make is addressed, or made where it is read."""
@@ -40,6 +40,28 @@ class Invariants:
         op = defining_op(value)
         return isinstance(op, FREE) and all(operand in self for operand in op.operands)
 
+    def row_of(self, value: hlo.SSAValue) -> tuple[hlo.DynamicSliceOp, int, list[str]] | None:
+        """What reads ``value`` from an array that the loop does not change, at one index along a dim, which is left
+        out; that dim; and the types that it is cast to after that, in order. None where it is no such row.
+        """
+        casts: list[str] = []
+        op = defining_op(value)
+        while isinstance(op, hlo.ConvertOp):
+            casts.insert(0, op.shape.dtype)
+            op = defining_op(op.operand)
+        window = defining_op(op.operand) if isinstance(op, hlo.ReshapeOp) else None
+        if (
+            not isinstance(op, hlo.ReshapeOp)
+            or not isinstance(window, hlo.DynamicSliceOp)
+            or window.args[0] not in self
+        ):
+            return None
+        whole, part = hlo.shape_of(window.args[0]).dims, window.shape.dims
+        cut = [axis for axis, (dim, size) in enumerate(zip(whole, part, strict=True)) if dim != size]
+        if len(cut) != 1 or part[cut[0]] != 1 or op.shape.dims != (*part[: cut[0]], *part[cut[0] + 1 :]):
+            return None
+        return window, cut[0], casts
+
     def copy(self, value: hlo.SSAValue) -> hlo.SSAValue:
         """``value`` ahead of the loop; the ops that make it are copied, once."""
         if value not in self.outside:
@@ -61,15 +83,13 @@ class Invariants:
         loop.operands = [insert_before(loop, hlo.TupleOp, [*initial, *values], type_, loop.loc)]
         for typed in (loop.result, body.block.args[0], condition.block.args[0]):
             retype(typed, type_)
-        first, last = next(ops_of(body.block)), body.block.last_op
-        assert last is not None
+        first = next(ops_of(body.block))
         made = []
         for index, value in enumerate(values, len(initial)):
             properties = {"index": hlo.IntAttr(index)}
             loc = hlo.loc_of(value)
             made.append(insert_before(first, hlo.GetTupleElementOp, [body.block.args[0]], value.type, loc, properties))
-        root = insert_before(last, hlo.TupleOp, [*results, *made], type_, hlo.loc_of(body.root))
-        last.operands = [root]
+        pack_root(body, [*results, *made])
         self.outside.update(zip(made, values, strict=True))
         return made
 

@@ -15,6 +15,7 @@ from neuronx_cc.ir.hlo import WindowDim
 from neuronx_cc.ir.types import FLOATS
 from neuronx_cc.passes.canonical.rule import Scope
 from neuronx_cc.passes.expansions.build import Build
+from neuronx_cc.passes.expansions.reordered import inverse
 
 Value = hlo.SSAValue
 Axes = list[int]
@@ -85,7 +86,7 @@ def _contracted(op: hlo.ConvolutionOp, build: Build, inner: bool) -> Value:
     lhs = _matrix(build, build.reshape(image, split), *((rows, columns) if inner else (columns, rows)))
     sums = _dot(op, build, lhs, _matrix(build, op.rhs, order, [dims.rhs_output_feature]), 1 if inner else 0)
     made = [*(results[axis] for axis in sorted(results)), dims.out_feature]
-    return build.transpose(build.reshape(sums, [op.shape.dims[axis] for axis in made]), _inverse(made))
+    return build.transpose(build.reshape(sums, [op.shape.dims[axis] for axis in made]), inverse(made))
 
 
 def _spread(op: hlo.ConvolutionOp, build: Build) -> Value:
@@ -123,7 +124,3 @@ def _dot(op: hlo.ConvolutionOp, build: Build, lhs: Value, rhs: Value, contracted
     made = hlo.array_type(op.shape.dtype, (hlo.shape_of(lhs).dims[1 - contracted], hlo.shape_of(rhs).dims[1]))
     dims = hlo.DotDimsAttr(hlo.DotDims((contracted,), (0,)))
     return build.typed(hlo.DotOp, (lhs, rhs), made, dims=dims, **properties)
-
-
-def _inverse(order: Axes) -> Axes:
-    return [order.index(axis) for axis in range(len(order))]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo.editing import copy_op, defining_op, insert_before
@@ -57,7 +57,13 @@ class Reordered:
         return insert_before(anchor, hlo.BroadcastOp, (operand,), type_, made.loc, {"dimensions": dimensions})
 
 
-def transposed(anchor: hlo.HloOp, value: Value, order: Sequence[int]) -> Value:
+def inverse(order: Iterable[int]) -> tuple[int, ...]:
+    """Where each dim stands in ``order``."""
+    order = tuple(order)
+    return tuple(order.index(axis) for axis in range(len(order)))
+
+
+def transposed(anchor: hlo.Operation, value: Value, order: Sequence[int]) -> Value:
     """``value`` with dim ``order[i]`` as dim i; itself where that is its order."""
     if list(order) == sorted(order):
         return value

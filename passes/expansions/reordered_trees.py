@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo.editing import copy_op, defining_op, insert_before
-from neuronx_cc.passes.expansions.reordered import transposed
+from neuronx_cc.passes.expansions.reordered import inverse, transposed
 
 Value = hlo.SSAValue
 Order = tuple[int, ...]
@@ -30,11 +30,6 @@ def axes_of(dims: Sequence[int]) -> list[int]:
 
 def wide(dims: Sequence[int]) -> tuple[int, ...]:
     return tuple(size for size in dims if size != 1)
-
-
-def inverse(order: Iterable[int]) -> Order:
-    order = tuple(order)
-    return tuple(order.index(axis) for axis in range(len(order)))
 
 
 class Tree:

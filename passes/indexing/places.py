@@ -16,6 +16,7 @@ from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.hlo.editing import defining_op
 from neuronx_cc.ir.types import NUMPY_DTYPE
+from neuronx_cc.passes.expansions.repeated import groups
 
 Array = np.ndarray[Any, Any]
 MOST_NUMBERS = 1 << 24
@@ -109,19 +110,9 @@ def _reshaped(array: Array, before: Sequence[int], after: Sequence[int]) -> Arra
     """Dims that stay, and those that are joined or split while nothing varies along them, go on repeating."""
     sizes: list[int] = []
     filled: list[int] = []
-    start = end = 0
-    while start < len(before) or end < len(after):
-        last, to = start, end
-        left = right = 1
-        while True:
-            if last < len(before) and (left <= right or to == len(after)):
-                left, last = left * before[last], last + 1
-            elif to < len(after):
-                right, to = right * after[to], to + 1
-            if left == right and (last > start or to > end):
-                break
-        group, made = before[start:last], after[end:to]
-        given = array.shape[start:last]
+    for old, new in groups(before, after):
+        group, given = before[old.start : old.stop], array.shape[old.start : old.stop]
+        made = after[new.start : new.stop]
         if all(size == 1 for size in given):
             filled += given
             sizes += [1] * len(made)
@@ -130,5 +121,4 @@ def _reshaped(array: Array, before: Sequence[int], after: Sequence[int]) -> Arra
             varies = iter([size for size, whole in zip(given, group, strict=True) if whole > 1])
             filled += given if kept else group
             sizes += [next(varies) if kept and size > 1 else size for size in made]
-        start, end = last, to
     return np.broadcast_to(array, filled).reshape(sizes)

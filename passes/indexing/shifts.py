@@ -17,6 +17,7 @@ import numpy as np
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.hlo.editing import defining_op
+from neuronx_cc.ir.reference.elementwise import COMPARISONS
 from neuronx_cc.passes.analysis.values import splat_number
 from neuronx_cc.passes.expansions.build import Build
 
@@ -29,14 +30,6 @@ MOST_CONSTANT = 1 << 20
 MOST_PIECES = 8
 """Of the function that numbers a group's places."""
 _WHOLE = hlo.FloorOp | hlo.CeilOp | hlo.RoundNearestAfzOp | hlo.RoundNearestEvenOp
-_COMPARED: dict[str, Callable[[Array, int], Array]] = {
-    "EQ": np.equal,
-    "NE": np.not_equal,
-    "GE": np.greater_equal,
-    "GT": np.greater,
-    "LE": np.less_equal,
-    "LT": np.less,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +107,7 @@ def _chosen(op: hlo.SelectOp, module: HloModule) -> Place | None:
     test = defining_op(op.predicate)
     if not isinstance(test, hlo.CompareOp) or hlo.shape_of(test.lhs).dtype != "s32":
         return None
-    limit, compare = _whole(test.rhs, module), _COMPARED[test.direction.data]
+    limit, compare = _whole(test.rhs, module), COMPARISONS[test.direction.data]
     if limit is None:
         return None
     bound = limit

@@ -1,7 +1,6 @@
 """Loops that carry images: in which order, and the values beside jaxlib's."""
 
 from collections.abc import Callable
-from math import prod
 from typing import Any
 
 import jax
@@ -10,12 +9,12 @@ import numpy as np
 import pytest
 from generated import check_function, text_of
 from jax import lax
+from transfers import runs_in_hbm
 
 from neuronx_cc.hlo_import.parser import parse_text
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo.editing import ops_of
-from neuronx_cc.ir.isa.program import Instr, Space
-from neuronx_cc.ir.types import itemsize
+from neuronx_cc.ir.isa.program import Instr
 from neuronx_cc.passes.manager import PassContext, PassOptions, run_passes
 from neuronx_cc.passes.pipelines import DEFAULT_PIPELINE
 
@@ -107,20 +106,6 @@ def test_gradient() -> None:
     check_function(gradient, xs, kernel, relative=1e-3)
 
 
-def runs_of(instr: Instr) -> int:
-    """Runs of neighbours in HBM that a transfer moves."""
-    refs = [ref for ref in (*instr.outs, *instr.ins) if ref.space is Space.HBM]
-    most = 0
-    for ref in refs:
-        run = itemsize(ref.dtype)
-        for count, stride in reversed(ref.dims):
-            if stride != run:
-                break
-            run *= count
-        most = max(most, prod(ref.counts) * itemsize(ref.dtype) // run)
-    return most
-
-
 @pytest.mark.parametrize("function", [every_state, read_in_windows])
 def test_no_state_is_loaded_by_the_element(function: Callable[..., Any]) -> None:
     random = np.random.default_rng(2)
@@ -128,4 +113,4 @@ def test_no_state_is_loaded_by_the_element(function: Callable[..., Any]) -> None
     kernel = random.standard_normal((3, 3, GIVEN + FEATURES, 4 * FEATURES)).astype(np.float32) / 15
     compiled = check_function(function, xs, kernel, relative=1e-4)
     moved = [each for each in compiled.program.records if isinstance(each, Instr) and each.op == "dma_copy"]
-    assert max(map(runs_of, moved)) < 2 * 32 * 32 * FEATURES // 4
+    assert max(max(runs_in_hbm(each), default=0) for each in moved) < 2 * 32 * 32 * FEATURES // 4

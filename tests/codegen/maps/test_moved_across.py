@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from generated import check_function
 from jax import lax
+from transfers import run_of
 
 from neuronx_cc.ir.isa.program import Instr, Space
-from neuronx_cc.ir.types import itemsize
 
 SHORT = 16
 """Bytes of a run that is no more than a few elements."""
@@ -20,15 +20,7 @@ SHORT = 16
 def short_runs(instr: Instr) -> int:
     """Descriptors of a transfer that move a few elements each."""
     refs = [ref for ref in (*instr.outs, *instr.ins) if ref.space is Space.HBM]
-    runs = []
-    for ref in refs:
-        run = itemsize(ref.dtype)
-        for count, stride in reversed(ref.dims):
-            if stride != run:
-                break
-            run *= count
-        runs.append(run)
-    return prod(refs[0].counts) if refs and min(runs) < SHORT else 0
+    return prod(refs[0].counts) if refs and min(map(run_of, refs)) < SHORT else 0
 
 
 @pytest.mark.parametrize(("images", "side", "features", "groups"), [(2, 16, 128, 8), (3, 8, 96, 6), (2, 12, 64, 8)])

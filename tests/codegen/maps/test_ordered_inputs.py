@@ -1,29 +1,17 @@
 """Rows that all partitions read, in another order than they lie in, beside a dim along which they repeat."""
 
-from math import prod
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from generated import check_function
+from transfers import runs_in_hbm
 
 from neuronx_cc.ir.isa.program import Instr, Space
-from neuronx_cc.ir.types import itemsize
 
 MOST_RUNS = 8192
 """Of one transfer: an element or a few to each of them would be many times as many."""
-
-
-def runs_of(instr: Instr) -> int:
-    """Runs of neighbours in HBM that a transfer moves."""
-    (ref,) = [each for each in (*instr.outs, *instr.ins) if each.space is Space.HBM]
-    run = itemsize(ref.dtype)
-    for count, stride in reversed(ref.dims):
-        if stride != run:
-            break
-        run *= count
-    return prod(ref.counts) * itemsize(ref.dtype) // run
 
 
 @pytest.mark.parametrize(("images", "features", "modes"), [(6, 12, 4), (6, 9, 4), (5, 12, 4), (6, 16, 3), (7, 11, 4)])
@@ -42,4 +30,4 @@ def test_rows_of_another_order_are_loaded_in_long_runs(
     compiled = check_function(back, real, imaginary, relative=1e-4)
     moved = [each for each in compiled.program.records if isinstance(each, Instr) and each.op == "dma_copy"]
     outside = [each for each in moved if any(ref.space is Space.HBM for ref in each.ins)]
-    assert max(map(runs_of, outside)) <= MOST_RUNS
+    assert max(runs for each in outside for (runs,) in [runs_in_hbm(each)]) <= MOST_RUNS
