@@ -226,6 +226,8 @@ class Body:
         folded = [dim + 1 for dim, reduced in enumerate(self.tiles.reduced) if reduced]
         if self.crossing is not None and prod(source.dims[dim].size for dim in folded) <= MOST_ADDED:
             return source.select([*kept, *(dim for dim in folded if source.dims[dim].size > 1)])
+        if self.crossing is not None and out.alloc.space is Space.PSUM:
+            out = emitter.scratch(out, "f32")  # TensorE reads it
         made = self.operands.sources[op.sources[0]]
         own = blocks.get(op.sources[0] if made is None else made) is None
         reduce_rows(emitter, self.context.combiners[op.to_apply.data[0]], out, source.select([*kept, *folded]), own)

@@ -60,3 +60,16 @@ def test_no_step_at_long_rows(rows: int) -> None:
 
     times = [microseconds(width) for width in (512, 2048, 2304, 4096, 8192)]
     assert max(times) <= 2 * times[0], times
+
+
+@pytest.mark.parametrize("dims", [(1, 1280, 4, 32), (1, 1464, 4, 32), (2, 700, 4, 32), (1, 2048, 8, 16), (3, 640, 128)])
+@pytest.mark.parametrize("apply", [jnp.multiply, jnp.subtract, jnp.divide], ids=["multiply", "subtract", "divide"])
+def test_sums_that_arrays_read_at_once(dims: tuple[int, ...], apply: Any, random: np.random.Generator) -> None:
+    """The sum itself, with nothing done to it before, is read beside whole tiles."""
+    q, k = (random.standard_normal(dims).astype(np.float32) for _ in range(2))
+
+    def function(q: Any, k: Any) -> Any:
+        k = jnp.tanh(k) + 1
+        return apply(q, k.sum(1, keepdims=True)).sum(-1), apply(k, k.sum(1, keepdims=True))
+
+    check_function(function, q, k, relative=3e-5)
