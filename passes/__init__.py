@@ -100,6 +100,7 @@ PASSES = {
         "split_long_rows",
         "stack_parameters",
         "sums_after_loops",
+        "table_functions",
         "thin_dots",
         "turn_products",
         "unroll_loops",

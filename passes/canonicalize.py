@@ -11,6 +11,7 @@ from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.hlo.editing import erase, kinds_in, ops_of
 from neuronx_cc.passes.canonical.arithmetic import RULES as ARITHMETIC
+from neuronx_cc.passes.canonical.conditions import RULES as CONDITIONS
 from neuronx_cc.passes.canonical.contraction import RULES as CONTRACTION
 from neuronx_cc.passes.canonical.convolution import RULES as CONVOLUTION
 from neuronx_cc.passes.canonical.functions import RULES as FUNCTIONS
@@ -29,7 +30,7 @@ LIMIT = 64
 @cache
 def _rules_of(op: type) -> tuple[Rule, ...]:
     """The rules of an op: each file's for all its kinds, the general ones first."""
-    files = (ARITHMETIC, MOVEMENT, CONTRACTION, CONVOLUTION, FUNCTIONS, PRODUCTS, PADS, JOINS, SINKS)
+    files = (ARITHMETIC, MOVEMENT, CONTRACTION, CONVOLUTION, FUNCTIONS, CONDITIONS, PRODUCTS, PADS, JOINS, SINKS)
     return tuple(rule for rules in files for kind in reversed(op.mro()) for rule in rules.get(kind, ()))
 
 

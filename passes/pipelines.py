@@ -129,6 +129,7 @@ DEFAULT_PIPELINE: Pipeline = (
             "cse",
             "stack_parameters",
             "cast_on_load",
+            "table_functions",
             "remove_barriers",
             "simplify_control",
             "dce",

@@ -64,14 +64,16 @@ class Fusion:
     def _take_patterns(self) -> None:
         order = {op: index for index, op in enumerate(self._kernel.ops)}
         curved = any(op.opcode in CURVED for op in order)
-        for op in order:
+        for op in reversed(order):  # what all of a function's ops compute, rather than the first of them
+            if op in self.users:
+                continue
             rotated = rotation(op, self._context.splat) or ()
             if all(map(self._is_part, rotated)):
                 self.users.update(dict.fromkeys(rotated, op))
             found = _softplus(op, self._context.splat)
             if curved and (found is None or not all(map(self._is_part, found.parts))):
                 found = function_of(op, order, self._stored.__contains__, self._context.splat)
-            if found is not None and op not in self.users:
+            if found is not None and not any(part in self.functions for part in found.parts):
                 self.functions[op] = found.name, found.start
                 self.users.update(dict.fromkeys(found.parts, op))
 
@@ -181,8 +183,12 @@ def _deferrable(op: hlo.HloOp, user: hlo.HloOp) -> bool:
 
 
 def _softplus(op: hlo.HloOp, splat: Callable[[hlo.SSAValue], float | None]) -> Function | None:
-    """``op = max(x, 0) + log1p(exp(-abs(x)))`` as an activation; None if it is another op."""
-    if op.opcode != "add" or op.shape.dtype != "f32":
+    """``op = max(x, 0) + log1p(exp(-abs(x)))``, or the logarithm alone, as an activation; None if it is another op."""
+    if op.opcode == "log-plus-one":
+        power = op.operands[0].owner
+        alone = isinstance(power, hlo.ExponentialOp) and op.shape.dtype in FLOATS
+        return Function("softplus", power.operand, (power,)) if alone and isinstance(power, hlo.ExponentialOp) else None
+    if op.opcode != "add" or op.shape.dtype not in FLOATS:
         return None
     terms = {term.opcode: term for term in (operand.owner for operand in op.sources) if isinstance(term, hlo.HloOp)}
     if terms.keys() != {"maximum", "log-plus-one"}:
@@ -195,5 +201,8 @@ def _softplus(op: hlo.HloOp, splat: Callable[[hlo.SSAValue], float | None]) -> F
             return None
         chain.append(part)
     start = chain[-1].operands[0]
-    values = [operand for operand in largest.sources if splat(operand) != 0]
-    return Function("softplus", start, (largest, *chain)) if values == [start] else None
+    for value in largest.sources:  # of x or -x, whose magnitudes are the same
+        signed = value.owner.operand if isinstance(value.owner, hlo.NegateOp) else value
+        if start in (value, signed) and any(splat(other) == 0 for other in largest.sources):
+            return Function("softplus", value, (largest, *chain))
+    return None

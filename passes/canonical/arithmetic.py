@@ -162,6 +162,8 @@ def _abs(op: hlo.AbsOp, scope: Scope) -> Value | None:
     return None
 
 
+MOST_FACTORS = 8
+"""Of a power: each adds to the error."""
 INVERSE = {"EQ": "NE", "NE": "EQ", "LT": "GE", "GE": "LT", "GT": "LE", "LE": "GT"}
 MIRRORED = {"EQ": "EQ", "NE": "NE", "LT": "GT", "GT": "LT", "LE": "GE", "GE": "LE"}
 
@@ -260,8 +262,19 @@ def _convert(op: hlo.ConvertOp, scope: Scope) -> Value | None:
     return build(op, hlo.ConvertOp, inner.operand)
 
 
+def power_of(op: hlo.HloOp, base: Value, count: int) -> Value:
+    """The product of ``count`` times ``base``, which is positive."""
+    if count == 1:
+        return base
+    half = power_of(op, base, count // 2)
+    square = build(op, hlo.MultiplyOp, half, half)
+    return build(op, hlo.MultiplyOp, square, base) if count % 2 else square
+
+
 def _power(op: hlo.PowerOp, scope: Scope) -> Value | None:
-    """Constant exponents of floats: 0, 1, 2, -1 correctly rounded, 3 within 1 ulp, 0.5 and -0.5 where x >= 0."""
+    """Constant exponents of floats: 0, 1, 2 and -1 correctly rounded, other integers up to ``MOST_FACTORS``, each of
+    which may be half a unit in the last place off, and 0.5 and -0.5 where x >= 0.
+    """
     number = splat_number(op.rhs, scope.module)
     if not is_float(op.shape.dtype):
         return op.lhs if number == 1 else None
@@ -270,12 +283,9 @@ def _power(op: hlo.PowerOp, scope: Scope) -> Value | None:
         return splat(op, scope, 1)
     if number == 1:
         return base
-    if number == 2:
-        return build(op, hlo.MultiplyOp, base, base)
-    if number == 3:
-        return build(op, hlo.MultiplyOp, build(op, hlo.MultiplyOp, base, base), base)
-    if number == -1:
-        return build(op, hlo.DivideOp, splat(op, scope, 1), base)
+    if number is not None and float(number).is_integer() and abs(number) <= MOST_FACTORS:
+        whole = power_of(op, base, int(abs(number)))
+        return whole if number > 0 else build(op, hlo.DivideOp, splat(op, scope, 1), whole)
     if number in (0.5, -0.5) and is_non_negative(base, scope.module):
         return build(op, hlo.SqrtOp if number == 0.5 else hlo.RsqrtOp, base)
     return None

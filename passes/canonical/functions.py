@@ -10,8 +10,15 @@ import numpy as np
 
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo.editing import insert_before
-from neuronx_cc.passes.analysis.values import is_float, is_normal, is_positive_zero, splat_number, tells_last_bit
-from neuronx_cc.passes.canonical.arithmetic import build, splat
+from neuronx_cc.passes.analysis.values import (
+    is_float,
+    is_non_negative,
+    is_normal,
+    is_positive_zero,
+    splat_number,
+    tells_last_bit,
+)
+from neuronx_cc.passes.canonical.arithmetic import MOST_FACTORS, build, power_of, splat
 from neuronx_cc.passes.canonical.products import is_modest, scaled
 from neuronx_cc.passes.canonical.rule import SPLATS, Rule, Scope, over, result_op
 
@@ -243,7 +250,7 @@ def _sign_inside(op: hlo.UnaryOp, scope: Scope) -> Value | None:
 def _logarithm(op: hlo.LogOp, scope: Scope) -> Value | None:
     """``log(1 + exp(x))`` -> ``log1p(exp(x))``: more accurate, and the beginning of softplus."""
     added = _one_plus(op.operand, scope)
-    if op.shape.dtype != "f32" or added is None or not isinstance(added.owner, hlo.ExponentialOp):
+    if not is_float(op.shape.dtype) or added is None or not isinstance(added.owner, hlo.ExponentialOp):
         return None
     return build(op, hlo.LogPlusOneOp, added)
 
@@ -252,7 +259,7 @@ def _logarithm(op: hlo.LogOp, scope: Scope) -> Value | None:
 def _softplus(op: hlo.LogPlusOneOp, scope: Scope) -> Value | None:
     """``log1p(exp(x))`` -> ``max(x, 0) + log1p(exp(-abs(x)))``, which does not overflow."""
     power = result_op(op.operand)
-    if not isinstance(power, hlo.ExponentialOp) or op.shape.dtype != "f32":
+    if not isinstance(power, hlo.ExponentialOp) or not is_float(op.shape.dtype):
         return None
     value = power.operand
     if isinstance(negated := result_op(value), hlo.NegateOp) and isinstance(negated.operand.owner, hlo.AbsOp):
@@ -264,16 +271,21 @@ def _softplus(op: hlo.LogPlusOneOp, scope: Scope) -> Value | None:
 
 @over(*SPLATS)
 def _root(op: hlo.PowerOp, scope: Scope) -> Value | None:
-    """``x ** 0.5`` and ``x ** -0.5`` of any sign: of -0 as of 0, and of minus infinity as of infinity."""
+    """``x ** (n + 0.5)`` of any sign: of -0 as of 0, and of minus infinity as of infinity."""
     number = splat_number(op.rhs, scope.module)
-    if number not in (0.5, -0.5) or not is_float(op.shape.dtype):
+    if number is None or not is_float(op.shape.dtype) or float(number * 2) % 2 != 1 or abs(number) > MOST_FACTORS:
         return None
-    kind = hlo.SqrtOp if number == 0.5 else hlo.RsqrtOp
-    root = build(op, kind, build(op, hlo.AddOp, op.lhs, splat(op, scope, 0)))
+    base = op.lhs if is_non_negative(op.lhs, scope.module) else build(op, hlo.AddOp, op.lhs, splat(op, scope, 0))
+    root = build(op, hlo.SqrtOp if number > 0 else hlo.RsqrtOp, base)
+    if count := int(abs(number)):  # of negative exponents 1 / x is the square of the root
+        whole = power_of(op, base, count) if number > 0 else power_of(op, root, 2 * count)
+        root = build(op, hlo.MultiplyOp, whole, root)
+    if base is op.lhs:
+        return root
     properties: dict[str, hlo.Attribute] = {"direction": hlo.StrAttr("EQ"), "comparison_type": hlo.StrAttr("FLOAT")}
     predicate = hlo.array_type("pred", op.shape.dims)
     lowest = insert_before(op, hlo.CompareOp, (op.lhs, splat(op, scope, -np.inf)), predicate, op.loc, properties)
-    return build(op, hlo.SelectOp, lowest, splat(op, scope, np.inf if number == 0.5 else 0.0), root)
+    return build(op, hlo.SelectOp, lowest, splat(op, scope, np.inf if number > 0 else 0.0), root)
 
 
 RULES: dict[type, tuple[Rule, ...]] = {
