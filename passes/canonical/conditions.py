@@ -130,8 +130,9 @@ def _sum_of_choices(op: hlo.AddOp, scope: Scope) -> Value | None:
 def _exponential(op: hlo.AddOp, scope: Scope) -> Value | None:
     """``expm1(x) + 1`` -> ``exp(x)``."""
     inner = result_op(op.lhs)
-    plus_one = isinstance(inner, hlo.ExponentialMinusOneOp) and splat_number(op.rhs, scope.module) == 1
-    return build(op, hlo.ExponentialOp, inner.operand) if plus_one and inner is not None else None
+    if not isinstance(inner, hlo.ExponentialMinusOneOp) or splat_number(op.rhs, scope.module) != 1:
+        return None
+    return build(op, hlo.ExponentialOp, inner.operand)
 
 
 RULES: dict[type, tuple[Rule, ...]] = {
