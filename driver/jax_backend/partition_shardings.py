@@ -24,6 +24,8 @@ class Found:
     def __init__(self, op: Any) -> None:
         self.operands = [axes_of(value) for value in op.operands]
         self.results = [axes_of(value) for value in op.results]
+        self.touched = [_named(value) for value in op.results]
+        """Of results: the axes of which a part, or all, splits each dim."""
 
 
 def shardings_of(module: Any, ops: Sequence[Any]) -> list[Found | None]:
@@ -52,14 +54,21 @@ def shape_of(value: Any) -> list[int]:
 
 def axes_of(value: Any) -> Axes | None:
     """The axes of ``value``, of a module that Shardy has gone through."""
-    rank = len(shape_of(value)) if isinstance(value.type, ir.RankedTensorType) else 0
+    dims = _references(value)
+    parts = any(axis.sub_axis_info is not None for dim in dims for axis in dim)
+    return None if parts else tuple(tuple(axis.name for axis in dim) for dim in dims)
+
+
+def _named(value: Any) -> Axes:
+    return tuple(tuple({axis.name: None for axis in dim}) for dim in _references(value))
+
+
+def _references(value: Any) -> list[list[Any]]:
+    """The axes, or parts of these, that split each dim."""
     sharding = _sharding(value)
     if sharding is None:
-        return ((),) * rank
-    dims = [[sdy.AxisRefAttr(axis) for axis in sdy.DimensionShardingAttr(dim).axes] for dim in sharding]
-    if any(axis.sub_axis_info is not None for dim in dims for axis in dim):
-        return None
-    return tuple(tuple(axis.name for axis in dim) for dim in dims)
+        return [[] for _ in shape_of(value)] if isinstance(value.type, ir.RankedTensorType) else []
+    return [[sdy.AxisRefAttr(axis) for axis in sdy.DimensionShardingAttr(dim).axes] for dim in sharding]
 
 
 def _sharding(value: Any) -> Any:
@@ -143,11 +152,15 @@ class Constraints:
         """``axes``, and ``added`` on the first dim, none of ``but``, that they divide; None if there is no such dim."""
         if axes is None:
             return None
-        axes = tuple(tuple(axis for axis in dim if axis not in added) for dim in axes)
+        axes = self.without(axes, added)
         for dim, (size, old) in enumerate(zip(shape_of(value), axes, strict=True)):
             if dim not in but and size % prod(self.sizes[axis] for axis in (*old, *added)) == 0:
                 return tuple((*each, *added) if at == dim else each for at, each in enumerate(axes))
         return None
+
+    def without(self, axes: Axes, removed: Container[str]) -> Axes:
+        """``axes`` but those ``removed``."""
+        return tuple(tuple(axis for axis in dim if axis not in removed) for dim in axes)
 
     def operand(self, op: Any, number: int, axes: Axes | None, closed: bool) -> None:
         """Of what ``op`` reads."""

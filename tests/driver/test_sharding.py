@@ -14,7 +14,7 @@ if os.environ.get("CI") != "true":  # there it must have been built
     pytest.importorskip("neuronx_cc.driver.jax_backend._pjrt", reason="the C++ library is not built")
 
 SUPPORT = Path(__file__).resolve().parent.parent / "support"
-SCRIPTS = ("sharded_cases.py", "shard_map_cases.py")
+SCRIPTS = ("sharded_cases.py", "shard_map_cases.py", "sharded_programs.py")
 CASES = [
     (script, case)
     for script in SCRIPTS
