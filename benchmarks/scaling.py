@@ -5,7 +5,8 @@
 Columns: instructions of the smallest program; CPU seconds of the whole at each size and microseconds an instruction of
 the largest; the exponent between the last two sizes (1: linear), and that of each stage that takes a twentieth of the
 time or more. ``--profile`` prints where the largest program of each form spends its time. Stages: import, passes (one
-by one), code generation, NEFF (writing and reading), race check, clock.
+by one), code generation, loading from memory, writing a NEFF and reading it, race check, clock.
+``benchmarks/compile_time.py`` compares with jaxlib.
 """
 
 import argparse
@@ -17,7 +18,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "support"))
 
@@ -31,7 +32,7 @@ from neuronx_cc.driver.parse import from_keywords
 from neuronx_cc.driver.pipeline import pass_options
 from neuronx_cc.hlo_import import load_module
 from neuronx_cc.ir import collector
-from neuronx_cc.passes.manager import PassContext, run_passes
+from neuronx_cc.passes.manager import PassContext, count_ops, run_passes
 from neuronx_cc.passes.pipelines import DEFAULT_PIPELINE, pass_names
 from neuronx_cc.runtime import races
 from neuronx_cc.runtime.clock_regions import simulate
@@ -39,12 +40,32 @@ from neuronx_cc.runtime.clock_regions import simulate
 Times = dict[str, float]
 
 
-def stages(text: str) -> Times:
-    """CPU seconds of each stage, in order."""
+class Compilation(NamedTuple):
+    """CPU seconds of one compilation, and what was compiled."""
+
+    times: Times
+    """Of each stage, in order: import, passes one by one, code generation, load."""
+    ops: int
+    """HLO instructions as they came."""
+    records: int
+
+    @property
+    def seconds(self) -> float:
+        return sum(self.times.values())
+
+    @property
+    def stages(self) -> tuple[float, float, float, float]:
+        """Seconds of import, all passes, code generation and loading."""
+        first, last, load = (self.times[stage] for stage in ("import", "codegen", "load"))
+        return first, self.seconds - first - last - load, last, load
+
+
+def compilation(data: bytes, mode: str = "matmult", beside: bool = False) -> Compilation:
+    """Compile a module; with ``beside`` its NEFF is also written and read, checked for races and timed."""
     times: Times = {}
-    parsed = from_keywords(COMPILE, {})
+    parsed = from_keywords(COMPILE, {"auto_cast": mode, "int64": "exact"})
     machine = planned_machine(parsed)
-    context = PassContext(pass_options(parsed), machine)
+    context = PassContext(pass_options(parsed), machine, timed=False)
 
     def timed(name: str, call: Callable[[], Any]) -> Any:
         started = time.process_time()
@@ -54,15 +75,23 @@ def stages(text: str) -> Times:
 
     gc.collect()
     with collector.paused():
-        module = timed("import", lambda: load_module(text.encode()))
+        module = timed("import", lambda: load_module(data))
+        ops = count_ops(module)
         for name in pass_names(DEFAULT_PIPELINE):
             timed(name, lambda name=name: run_passes(module, [name], context))  # type: ignore[misc]
         neff = timed("codegen", lambda: generate(module, parsed, machine, []))
-        data = timed("write", neff.to_bytes)
-        loaded = timed("read", lambda: runtime.load(data))
-        timed("races", lambda: races.check(loaded.program))
-        timed("clock", lambda: simulate(loaded.program, machine))
-    return times
+        loaded = timed("load", lambda: runtime.load(neff))
+        if beside:
+            written = timed("write", neff.to_bytes)
+            timed("read", lambda: runtime.load(written))
+            timed("races", lambda: races.check(loaded.program))
+            timed("clock", lambda: simulate(loaded.program, machine))
+    return Compilation(times, ops, len(neff.program.records))
+
+
+def stages(text: str) -> Times:
+    """CPU seconds of each stage of a program, in order."""
+    return compilation(text.encode(), beside=True).times
 
 
 def exponent(before: float, after: float) -> float:

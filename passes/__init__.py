@@ -37,7 +37,6 @@ PASSES = {
         "demote_f64",
         "dequantize",
         "device_masks",
-        "device_places",
         "dedupe_computations",
         "dissolve_tuples",
         "drop_tokens",

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence, Set
 from dataclasses import dataclass
+from heapq import heappop, heappush
 
 import numpy as np
 
@@ -71,6 +72,7 @@ class _Loop:
         after = elements(loop.result)
         self.wanted = {index: found for index, found in after.items() if any(users(x.result) for x in found)}
         self.needed, self.ops = self._needed()
+        self.place: dict[hlo.Operation, int] = {op: at for at, op in enumerate(self.ops)}
         self.outputs = self._outputs()
 
     def _needed(self) -> tuple[list[int], list[hlo.HloOp]]:
@@ -153,7 +155,7 @@ class _Loop:
         known = {index for index in self.needed if self._is_known(stacks, index)}
         pending = [index for index in self.needed if index not in known and index not in self.outputs]
         while self._advance(stacks):
-            solved = [index for index in pending if self._solve(stacks, line, index, done)]
+            solved = {index for index in pending if self._solve(stacks, line, index, done)}
             if not solved:
                 break
             pending = [index for index in pending if index not in solved]
@@ -240,9 +242,7 @@ class _Loop:
         if result in stacks:
             states: Value | None = stacks.array(result)
         else:
-            forms: dict[Value, Update] = dict.fromkeys(reads, SAME)
-            for op in self.ops:
-                self._follow(stacks, op, forms)
+            forms = self._forms(stacks, reads)
             if result not in forms:
                 return False
             if self._is_apart(forms, result):
@@ -260,6 +260,21 @@ class _Loop:
         if index in self.wanted:
             done[index] = line.last(states)
         return True
+
+    def _forms(self, stacks: Stacks, reads: Sequence[Value]) -> dict[Value, Update]:
+        """What follows from ``reads``, the element of the state, by one update, ops in their order."""
+        forms: dict[Value, Update] = dict.fromkeys(reads, SAME)
+        pending = sorted({self.place[user] for read in reads for user in users(read) if user in self.place})
+        while pending:
+            op = self.ops[heappop(pending)]
+            if op.results[0] in forms:
+                continue  # by its other operand
+            self._follow(stacks, op, forms)
+            if op.results[0] in forms:
+                for user in users(op.results[0]):
+                    if user in self.place:
+                        heappush(pending, self.place[user])
+        return forms
 
     @staticmethod
     def _follow(stacks: Stacks, op: hlo.HloOp, forms: dict[Value, Update]) -> None:

@@ -203,7 +203,11 @@ def _dependences(body: hlo.ComputationOp, effectful: Set[str]) -> tuple[list[set
 
 
 def _bits(mask: int) -> set[int]:
-    return {index for index in range(mask.bit_length()) if mask >> index & 1}
+    found = set[int]()
+    while mask:
+        found.add(mask.bit_length() - 1)
+        mask ^= 1 << mask.bit_length() - 1
+    return found
 
 
 def _keep_elements(op: hlo.WhileOp, kept: Sequence[int], body: hlo.ComputationOp, condition: hlo.ComputationOp) -> None:

@@ -9,6 +9,7 @@ element.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 
@@ -40,8 +41,16 @@ def run(module: HloModule, context: PassContext) -> None:
 class _Set:
     """Ops that are connected, in order; they read ``leaves`` and constants."""
 
-    ops: list[hlo.HloOp] = field(default_factory=list)
+    ops: deque[hlo.HloOp] = field(default_factory=deque)
     leaves: dict[Value, None] = field(default_factory=dict)
+
+    def join(self, other: _Set) -> _Set:
+        """One set of both, the ops of ``other`` last, in the time of the smaller one."""
+        if len(self.ops) < len(other.ops):
+            other.ops.extendleft(reversed(self.ops))
+            return other
+        self.ops += other.ops
+        return self
 
     @property
     def size(self) -> int:
@@ -86,12 +95,16 @@ def _sets(module: HloModule) -> Iterable[_Set]:
             continue
         joined = _Set()
         for other in dict.fromkeys(member[value] for value in arrays if value in member):
-            joined.ops += other.ops
-            joined.leaves |= other.leaves
+            smaller = min(other, joined, key=lambda each: len(each.ops))
+            joined = joined.join(other)
+            member |= {each.results[0]: joined for each in smaller.ops}
         joined.ops.append(op)
-        joined.leaves |= dict.fromkeys(value for value in arrays if given(value))
-        member |= {each.results[0]: joined for each in joined.ops}
-    return dict.fromkeys(member.values())
+        member[op.results[0]] = joined
+    found = dict.fromkeys(member.values())
+    for each in found:
+        read = (value for op in each.ops for value in op.sources)
+        each.leaves = dict.fromkeys(value for value in read if given(value) and splat_of(value, module) is None)
+    return found
 
 
 def _stack(module: HloModule, sets: list[_Set], anchor: hlo.HloOp) -> None:

@@ -21,7 +21,15 @@ from typing import Protocol
 from neuronx_cc.codegen import parts
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.control import counters
-from neuronx_cc.codegen.control.residence import assign, given_homes, make_identities, origin, result_home, state_home
+from neuronx_cc.codegen.control.residence import (
+    assign,
+    contracted_states,
+    given_homes,
+    make_identities,
+    origin,
+    result_home,
+    state_home,
+)
 from neuronx_cc.codegen.dots.resident import kept
 from neuronx_cc.codegen.emission.builder import Affine
 from neuronx_cc.codegen.emission.iterations import iterations
@@ -65,14 +73,14 @@ def lower_while(context: Context, op: hlo.WhileOp, step: int, name: str, form: F
     inner.pass_on(initial)
     homes: list[list[View]] = []
     handed = Counter(base(value) for value in initial)
-    changed = frozenset(inner.carried)
+    changed, contracted = frozenset(inner.carried), contracted_states(context, op)
     for index, value in enumerate(initial):
         if index in inner.dropped:
             homes.append([])
         elif index in changed and trips != 0:
             dead = context.last_use(value) <= step and handed[base(value)] == 1
             filled = inner.fills(index, trips)
-            homes.append([state_home(context, op, index, after.get(index, []), value, dead, filled)])
+            homes.append([state_home(context, op, index, after.get(index, []), value, dead, filled, contracted)])
         else:
             homes.append(given_homes(context, op, index, value, trips))
             for element in after.get(index, ()):

@@ -6,7 +6,7 @@ gets a copy there for all iterations.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.dots.problem import PE_DTYPES, order_of
@@ -40,10 +40,12 @@ def state_home(
     value: hlo.SSAValue,
     dead: bool,
     filled: bool,
+    contracted: Set[tuple[int, ...]],
 ) -> View:
     """The buffer of element ``index`` of the state, holding its initial ``value``: on chip where that is of use.
 
     ``dead``: nothing else needs the initial value. ``filled``: the loop writes all of it, and reads nothing of it.
+    ``contracted``: what ``contracted_states`` gives.
     """
     shape = hlo.shape_of(value)
     owner = after[0] if after else op.result
@@ -51,7 +53,7 @@ def state_home(
     on_chip = shape.size and stays_on_chip(context, op, index)
     most, layout = context.sizes.sbuf_share(STATE_SHARE), None
     if on_chip:
-        layout = resident_layout(context.timing, shape, most, _is_contracted(context, op, shape))
+        layout = resident_layout(context.timing, shape, most, squeeze(shape.dims) in contracted)
     lent = context.carried.get(value)
     for element in after:
         context.note_use(owner, context.last_use(element))
@@ -208,12 +210,13 @@ def stays_on_chip(context: Context, op: hlo.WhileOp, index: int) -> bool:
     return all(_parameter(context, name, index) for name in names)
 
 
-def _is_contracted(context: Context, op: hlo.WhileOp, shape: hlo.Shape) -> bool:
-    """Whether the body contracts the first dim of a state of these dims, with what stays the same: such states are made
-    alike, too, and what stays lies in the same chunks.
+def contracted_states(context: Context, op: hlo.WhileOp) -> set[tuple[int, ...]]:
+    """The dims, without those of size 1, of states of which the body contracts the first dim with what stays the same:
+    states of these dims are made alike, too, and what stays lies in the same chunks.
     """
+    found = set[tuple[int, ...]]()
     same = Invariants(context.module, op)
-    old = {element for found in context.elements(same.body.block.args[0]).values() for element in found}
+    old = {element for each in context.elements(same.body.block.args[0]).values() for element in each}
     for dot in (each for each in ops_of(same.body.block) if isinstance(each, hlo.DotOp)):
         for index, value in enumerate(dot.operands):
             state = base(value)
@@ -221,10 +224,9 @@ def _is_contracted(context: Context, op: hlo.WhileOp, shape: hlo.Shape) -> bool:
                 continue
             dims, (_, _, folded) = hlo.shape_of(value).dims, order_of(dot, index)
             wide = [axis for axis, size in enumerate(dims) if size > 1]
-            alike = squeeze(hlo.shape_of(state).dims) == squeeze(shape.dims) and same_order(value, state)
-            if alike and [axis for axis in folded if dims[axis] > 1] == wide[:1]:
-                return True
-    return False
+            if same_order(value, state) and [axis for axis in folded if dims[axis] > 1] == wide[:1]:
+                found.add(squeeze(hlo.shape_of(state).dims))
+    return found
 
 
 def _parameter(context: Context, name: str, index: int) -> bool:

@@ -143,14 +143,18 @@ def spread_of(
     features of an operand, so that those of neighbouring positions follow each other.
     """
     best: tuple[_Dealt, ...] | None = None
-    least, cost = 0, (0, 0, 0)
-    taps = prod([steps.taps for steps in axes])
+    least, cost = (0, 0), (0, 0, 0)
+    total, taps = prod([steps.positions for steps in axes]), prod([steps.taps for steps in axes])
     sums = columns or taps * -(-left // pace.rows) * max(right, 64)
     features, transposed = (left, right), [transposed_columns(pace, count) for count in (left, right)]
-    for dealt in _dealt_out([_ways(steps, pace.rows, bool(loaded[0])) for steps in axes], pace.rows):
-        positions = prod([each.inner for each in dealt])
+    ways = _dealt_out([_ways(steps, pace.rows, bool(loaded[0])) for steps in axes], pace.rows)
+    # the fewest products come first; of equal times the first way is taken
+    for at, (partitions, dealt) in sorted(enumerate(ways), key=lambda way: -way[1][0]):
+        positions = total // partitions
         products = positions * sums
-        if (best is not None and products >= least) or sum([each.partitions > 1 for each in dealt]) > MAX_FREE_DIMS:
+        if best is not None and products > least[0]:
+            break
+        if len(dealt) > MAX_FREE_DIMS and sum([each.partitions > 1 for each in dealt]) > MAX_FREE_DIMS:
             continue
         transposes, loads = 0, 0
         last = dealt[-1]
@@ -159,14 +163,15 @@ def spread_of(
             if loaded[side] is Loading.TURNED:
                 transposes += int(tiles * transposed[side])
                 continue
-            rows = prod([each.partitions for each in dealt]) * (tiles // (last.inner if side else last.tiles))
+            rows = partitions * (tiles // (last.inner if side else last.tiles))
             near = distance == 1 and (whole[side] or loaded[side] is Loading.PLANES)
             loads += _load_columns(pace, loaded[side], rows, count, features[side], near)
-        if best is None or products + transposes + loads < least:
-            best, least, cost = dealt, products + transposes + loads, (products, transposes, loads)
+        time = products + transposes + loads, at
+        if best is None or time < least:
+            best, least, cost = dealt, time, (products, transposes, loads)
     assert best is not None, "one partition always does"
-    partitions, inner, reach, _ = zip(*best, strict=True)
-    return Spread(partitions, inner, reach, *cost)
+    taken, inner, reach, _ = zip(*best, strict=True)
+    return Spread(taken, inner, reach, *cost)
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,16 +232,17 @@ def _ways(steps: Steps, most: int, gaps: bool) -> list[_Dealt]:
     return [_Dealt(count, steps.positions // count, reach, reach.count) for count, reach in reached]
 
 
-def _dealt_out(ways: Sequence[Sequence[_Dealt]], most: int) -> Iterator[tuple[_Dealt, ...]]:
-    """One of the ways of each axis, on at most so many partitions in all."""
-    if not ways:
-        yield ()
-        return
-    for each in ways[0]:
-        if each.partitions > most:
-            return
-        for rest in _dealt_out(ways[1:], most // each.partitions):
-            yield each, *rest
+def _dealt_out(ways: Sequence[Sequence[_Dealt]], most: int) -> list[tuple[int, tuple[_Dealt, ...]]]:
+    """One of the ways of each axis, on at most so many partitions in all, and how many these are."""
+    found: list[tuple[int, tuple[_Dealt, ...]]] = [(1, ())]
+    for axis in ways:
+        found = [
+            (count * each.partitions, (*dealt, each))
+            for count, dealt in found
+            for each in axis
+            if count * each.partitions <= most
+        ]
+    return found
 
 
 def blocks_of(totals: Sequence[int], spread: Callable[[Sequence[int]], Spread], partitions: int) -> Iterator[list[int]]:

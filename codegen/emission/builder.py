@@ -382,15 +382,17 @@ class Builder:
             self.sync.register_range[register] = modulus
         return frame.phases[modulus]
 
-    def _origin(self, block: Block) -> tuple[int, int]:
-        """What the operand means: the number of its piece of memory, and of the tile in it."""
-        alloc = block.alloc
-        if alloc.freed:
-            raise AssertionError(f"{alloc.name or 'memory'} is used after it was freed")
-        if alloc.owner < 0:
-            alloc.owner = len(self.program.owners)
-            self.program.owners.append(Owner(alloc.space, alloc.lo, alloc.hi, alloc.name))
-        return alloc.owner, block.offset.tile
+    def _origins(self, blocks: Iterable[Block]) -> tuple[tuple[int, int], ...]:
+        """What operands mean: the numbers of their pieces of memory, and of the tiles in these."""
+        found = []
+        for block in blocks:
+            alloc = block.alloc
+            assert not alloc.freed, f"{alloc.name or 'memory'} is used after it was freed"
+            if alloc.owner < 0:
+                alloc.owner = len(self.program.owners)
+                self.program.owners.append(Owner(alloc.space, alloc.lo, alloc.hi, alloc.name))
+            found.append((alloc.owner, block.offset.tile))
+        return tuple(found)
 
     def emit(
         self,
@@ -405,11 +407,9 @@ class Builder:
         """Append one instruction; operands are blocks whose first dim is the partition dim."""
         operands = [(block.alloc, ref(block), True) for block in outs]
         operands += [(block.alloc, ref(block), False) for block in ins]
-        refs = [operand for _, operand, _ in operands]
-        made, read, origins = tuple(refs[: len(outs)]), tuple(refs[len(outs) :]), [*map(self._origin, outs)]
-        origins += map(self._origin, ins)
-        instr = Instr(op, stream, made, read, tuple(alu), tuple(imm), frozenset(flags), (), self._current_debug)
-        instr.origins = tuple(origins)
+        refs = tuple([operand for _, operand, _ in operands])
+        instr = Instr(op, stream, refs[: len(outs)], refs[len(outs) :], tuple(alu), tuple(imm), frozenset(flags))
+        instr.debug, instr.origins = self._current_debug, self._origins((*outs, *ins))
         self.sync.record(instr, operands)
         self.program.records.append(instr)
         return instr

@@ -26,12 +26,14 @@ Entries = dict[int, Access]
 class History:
     """Accesses in the order in which they were added."""
 
-    __slots__ = ("_added", "_all", "_last", "_reads", "_span", "_writes")
+    __slots__ = ("_added", "_all", "_last", "_reads", "_span", "_writes", "_written")
 
     def __init__(self, span: int) -> None:
         """``span``: bytes of the allocation."""
         self._span = span
         self._all: Entries = {}
+        self._written: Entries = {}
+        """Of these, the writes: all that a read has to wait for."""
         self._added = 0
         self._reads: _Cells | None = None
         self._writes: _Cells | None = None
@@ -48,6 +50,8 @@ class History:
         access.number = self._added
         self._added += 1
         self._all[access.number] = access
+        if access.write:
+            self._written[access.number] = access
         self._last = None
         if self._reads is not None and self._writes is not None:
             (self._writes if access.write else self._reads).add(access)
@@ -61,6 +65,8 @@ class History:
         if self._all.get(access.number) is not access:
             return
         del self._all[access.number]
+        if access.write:
+            del self._written[access.number]
         self._last = None
         if self._reads is not None and self._writes is not None:
             (self._writes if access.write else self._reads).remove(access)
@@ -76,7 +82,7 @@ class History:
     def conflicting(self, access: Access, stream: Stream, known: Mapping[Place, int]) -> Iterable[Access]:
         """What ``access`` of ``stream`` may have to wait for, the latest first; ``known``: what it has waited for."""
         if self._reads is None or self._writes is None:
-            return reversed(self._all.values())
+            return reversed((self._all if access.write else self._written).values())
         parts = (self._reads, self._writes) if access.write else (self._writes,)
         found = [old for part in parts if part.is_news(stream, known) for old in part.near(access)]
         found.sort(key=_number, reverse=True)

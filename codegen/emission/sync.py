@@ -108,10 +108,9 @@ class Synchroniser:
                     if count > known.get(place, 0) and not (engine and place[0] is stream):
                         learned.append((known, place, known.get(place, 0), order))
                         known[place] = found[place] = count
-            write = access.write
             # the latest first: others of its place need no look then
             for earlier in alloc.accesses.conflicting(access, stream, known):
-                if not (write or earlier.write) or (engine and earlier.stream is stream):
+                if engine and earlier.stream is stream:
                     continue
                 place, count = earlier.place, earlier.count
                 if count > known.get(place, 0) and self._overlap(earlier, access):

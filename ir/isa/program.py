@@ -28,7 +28,13 @@ if TYPE_CHECKING:
     from neuronx_cc.ir.isa.host import HostCall
 
 
-class Space(IntEnum):
+class _Number(IntEnum):
+    """Numbers with names, hashed as numbers: those of enums are hashed by their names, in Python."""
+
+    __hash__ = int.__hash__
+
+
+class Space(_Number):
     """Memory that an operand lies in."""
 
     HBM = 0
@@ -36,7 +42,7 @@ class Space(IntEnum):
     PSUM = 2
 
 
-class Stream(IntEnum):
+class Stream(_Number):
     """Instruction streams: five engines, then DMA queues (a queue's records are its descriptors)."""
 
     TENSOR = 0

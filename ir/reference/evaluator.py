@@ -35,12 +35,11 @@ class Evaluator:
         self.module = module
         self._pure = pure
         self._calling = calling
-        self._computations = {computation.computation_name: computation for computation in module.computations()}
         self._dead_after: dict[str, dict[Any, list[hlo.SSAValue]]] = {}
         self._elementwise: dict[str, bool] = {}
 
     def computation(self, name: str) -> hlo.ComputationOp:
-        return self._computations[name]
+        return self.module.computation(name)
 
     def apply(self, op: hlo.HloOp, operands: Sequence[Value]) -> Value:
         """The value of ``op`` on the given operand values. CompileError EVRF001 when it has no semantics here."""
@@ -59,7 +58,7 @@ class Evaluator:
 
     def call(self, name: str, *arguments: Value, watch: Watch | None = None) -> Value:
         """The root value of computation ``name`` on ``arguments``; ``watch`` sees every op of it."""
-        computation = self._computations[name]
+        computation = self.module.computation(name)
         values: dict[hlo.SSAValue, Value] = dict(zip(computation.block.args, arguments, strict=True))
         dead_after = self._last_uses(computation)
         root = computation.root
@@ -90,7 +89,7 @@ class Evaluator:
 
     def binary_opcode(self, name: str) -> str | None:
         """The opcode when computation ``name`` is one binary op on its two parameters, such as ``add``."""
-        computation = self._computations[name]
+        computation = self.module.computation(name)
         ops = [op for op in computation.block.ops if isinstance(op, hlo.HloOp)]
         if len(ops) != 1 or len(computation.block.args) != 2 or computation.root is not ops[0].results[0]:
             return None
@@ -109,7 +108,7 @@ class Evaluator:
                     op.opcode in _IDENTITY_STRUCTURE
                     and (not isinstance(op, hlo.CallOp) or self.is_elementwise(op.to_apply.data[0]))
                 )
-                for op in self._computations[name].block.ops
+                for op in self.module.computation(name).block.ops
                 if isinstance(op, hlo.HloOp)
             )
         return self._elementwise[name]
