@@ -37,6 +37,7 @@ PASSES = {
         "demote_f64",
         "dequantize",
         "device_masks",
+        "device_places",
         "dedupe_computations",
         "dissolve_tuples",
         "drop_tokens",

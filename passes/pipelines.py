@@ -59,6 +59,7 @@ DEFAULT_PIPELINE: Pipeline = (
             "selected_coefficients",
             "fold_constants",
             "simplify_control",
+            "device_places",
             "device_masks",
             "views_before_sums",
             "scatter_sums",

@@ -11,7 +11,7 @@ from typing import Any
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import sdy, stablehlo
 
-from neuronx_cc.driver.jax_backend.partition_shardings import has_manual_parts, replicate, shape_of
+from neuronx_cc.driver.jax_backend.partition_shardings import has_manual_parts, replicate, replicated_value, shape_of
 
 _GRADIENT = "stablehlo.select_and_scatter"
 _IDEMPOTENT = ("stablehlo.maximum", "stablehlo.minimum", "stablehlo.and", "stablehlo.or")
@@ -93,8 +93,10 @@ def _keep_overlaps_whole(op: Any, module: Any) -> None:
     given = "window_strides" in op.attributes
     strides = list(ir.DenseI64ArrayAttr(op.attributes["window_strides"])) if given else [1] * len(window)
     whole = {dim for dim, (size, stride) in enumerate(zip(window, strides, strict=True)) if size >= 2 * stride}
-    for number in (0, 1) if whole else ():
-        _constrain(op, number, whole, module)
+    if whole:
+        for number in (0, 1):
+            _constrain(op, number, whole, module)
+        _constrain_result(op, whole, module)
 
 
 def _keep_whole(op: Any, module: Any) -> None:
@@ -113,11 +115,28 @@ def _constrain(op: Any, number: int, whole: set[int], module: Any) -> None:
         if not has_manual_parts(module):
             replicate(op, number)
         return
-    rank = len(shape_of(op.operands[number]))
-    dims = [sdy.DimensionShardingAttr.get([], is_closed=dim in whole) for dim in range(rank)]
-    sharding = sdy.TensorShardingAttr.get(ir.FlatSymbolRefAttr.get(mesh), dims)
     with ir.InsertionPoint(op), op.location:
-        op.operands[number] = sdy.ShardingConstraintOp(op.operands[number], sharding).result
+        op.operands[number] = _along(op.operands[number], whole, mesh).result
+
+
+def _constrain_result(op: Any, whole: set[int], module: Any) -> None:
+    """Let every device have the result along the dims ``whole``: XLA divides an op as its result is."""
+    mesh = _mesh_around(op) or _first_mesh(module)
+    (result,) = op.results
+    with ir.InsertionPoint.after(op), op.location:
+        if mesh is not None:
+            made = _along(result, whole, mesh)
+        elif not has_manual_parts(module):
+            made = replicated_value(result)
+        else:
+            return
+    result.replace_all_uses_except(made.result, made.operation)
+
+
+def _along(value: Any, whole: set[int], mesh: str) -> Any:
+    """``value``, which every device has along the dims ``whole``."""
+    dims = [sdy.DimensionShardingAttr.get([], is_closed=dim in whole) for dim in range(len(shape_of(value)))]
+    return sdy.ShardingConstraintOp(value, sdy.TensorShardingAttr.get(ir.FlatSymbolRefAttr.get(mesh), dims))
 
 
 def _mesh_around(op: Any) -> str | None:

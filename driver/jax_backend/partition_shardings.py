@@ -113,10 +113,14 @@ def meshes_of(module: Any) -> dict[str, dict[str, int]]:
 def replicate(op: Any, number: int) -> None:
     """Let every device have an operand of ``op``, in a module with GSPMD's annotations."""
     with ir.InsertionPoint(op), op.location:
-        value = op.operands[number]
-        call = stablehlo.CustomCallOp([value.type], [value], ir.StringAttr.get("Sharding"))
-        call.operation.attributes["mhlo.sharding"] = ir.StringAttr.get("{replicated}")
-        op.operands[number] = call.results[0]
+        op.operands[number] = replicated_value(op.operands[number]).result
+
+
+def replicated_value(value: Any) -> Any:
+    """The op that makes ``value`` what every device has, at the point of insertion of such a module."""
+    call = stablehlo.CustomCallOp([value.type], [value], ir.StringAttr.get("Sharding"))
+    call.operation.attributes["mhlo.sharding"] = ir.StringAttr.get("{replicated}")
+    return call
 
 
 def has_manual_parts(module: Any) -> bool:

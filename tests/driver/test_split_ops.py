@@ -101,6 +101,8 @@ SPELLINGS = {
     "largest of windows that overlap": (lambda x: pool(x, -np.inf, lax.max, 3), SPACE, IMAGES),
     "gradient of the largest": (gradient(lambda x: pool(x, -np.inf, lax.max, 3)), ROWS, IMAGES),
     "sums of windows": (lambda x: pool(x, np.float32(0), lax.add), SPACE, IMAGES),
+    "gradient of sums of split windows": (gradient(lambda x: pool(x, np.float32(0), lax.add)), SPACE, IMAGES),
+    "gradient of sums of windows that overlap": (gradient(lambda x: pool(x, np.float32(0), lax.add, 3)), SPACE, IMAGES),
     "gradient of sums of windows": (gradient(lambda x: pool(x, np.float32(0), lax.add)), ROWS, IMAGES),
     "cumulative sum": (lambda x: jnp.cumsum(x, 1), ROWS, CUBE),
     "cumulative maximum": (lambda x: lax.cummax(x, 2), ROWS, CUBE),

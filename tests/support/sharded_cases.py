@@ -24,12 +24,14 @@ def close(made, expected):
         np.testing.assert_allclose(np.asarray(a), np.asarray(b), atol=2e-4, rtol=2e-4)
 
 
-def check(function, *arrays, places=PLACES):
-    """``function`` of arrays of which the first is split in each of ``places``."""
+def check(function, *arrays, places=PLACES, kept=False):
+    """``function`` of arrays of which the first is split in each of ``places``, and, if ``kept``, the result too."""
     expected = jax.jit(function)(*(jax.device_put(each, CPU) for each in arrays))
     for mesh, spec in places:
         rest = [jax.device_put(each, NamedSharding(mesh, P())) for each in arrays[1:]]
-        close(jax.jit(function)(jax.device_put(arrays[0], NamedSharding(mesh, spec)), *rest), expected)
+        split = NamedSharding(mesh, spec)
+        for result in (None, split) if kept else (None,):
+            close(jax.jit(function, out_shardings=result)(jax.device_put(arrays[0], split), *rest), expected)
 
 
 def layers(x, w):
@@ -174,7 +176,7 @@ def case_windows():
             y = lax.reduce_window(x, -np.inf, lax.max, (size, size), (stride, stride), "SAME")
             return (y**3).sum()
 
-        check(jax.grad(largest), X, places=(*PLACES[:3], (PAIRS, P(None, "a"))))
+        check(jax.grad(largest), X, places=(*PLACES[:3], (PAIRS, P(None, "a"))), kept=True)
 
 
 def case_reductions_from_other_values():
