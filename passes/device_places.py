@@ -133,14 +133,12 @@ def _align(op: hlo.SelectAndScatterOp, module: HloModule) -> None:
     source = _read(op.operands[1], out.axis, 0.0, masks, module)
     if array is None or source is None:
         return
-    at, most = Counter(zip(array.cut.starts, source.cut.starts, out.starts, strict=True)).most_common(1)[0]
-    if most == len(out.starts):
+    triples = Counter(zip(array.cut.starts, source.cut.starts, out.starts, strict=True))
+    if len(triples) == 1:
         return
-    moved = _moved(array, at[0]), _moved(source, at[1]), _at(out, at[2])
-    devices = range(len(out.starts))
-    if any(_spread(array, source, out, device, window) != _spread(*moved, device, window) for device in devices):
-        return
-    if not all(map(_in_runs, (array.shown, source.shown, moved[0].shown, moved[1].shown))):
+    moves = ((_moved(array, at), _moved(source, first), _at(out, place)) for at, first, place in triples)
+    moved = next((each for each in moves if _is_same((array, source, out), each, window)), None)
+    if moved is None:
         return
     build = Build.before(module, op)
     operands = [_made(build, read) for read in moved[:2]]
@@ -148,7 +146,16 @@ def _align(op: hlo.SelectAndScatterOp, module: HloModule) -> None:
     made = build.typed(hlo.SelectAndScatterOp, [*operands, op.operands[2]], op.results[0].type, **properties)
     cut = reader[0]
     assert isinstance(cut, hlo.DynamicSliceOp)
-    replace(cut, Build.before(module, cut).slice(made, out.axis, at[2], at[2] + out.size))
+    start = moved[2].starts[0]
+    replace(cut, Build.before(module, cut).slice(made, out.axis, start, start + out.size))
+
+
+def _is_same(before: tuple[Read, Read, Cut], after: tuple[Read, Read, Cut], window: hlo.WindowDim) -> bool:
+    """Whether all devices select and add the same with windows of ``after`` as with those of ``before``."""
+    devices = range(len(before[2].starts))
+    if any(_spread(*before, device, window) != _spread(*after, device, window) for device in devices):
+        return False
+    return all(_in_runs(read.shown) for read in after[:2])
 
 
 def _read(value: Value, axis: int, filler: float, masks: Masks, module: HloModule) -> Read | None:

@@ -179,6 +179,10 @@ class Constraints:
                 made = self._constraint(result, axes, closed)
             result.replace_all_uses_except(made.result, made.operation)
 
+    def made_of(self, value: Any, axes: Axes) -> Any:
+        """``value``, split by ``axes``, at the point of insertion."""
+        return self._constraint(value, axes, closed=True).result
+
     def _constraint(self, value: Any, axes: Axes, closed: bool) -> Any:
         self.made += 1
         dims = [

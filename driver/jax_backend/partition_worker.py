@@ -29,6 +29,7 @@ from neuronx_cc.driver.jax_backend.partition_calls import Calls
 from neuronx_cc.driver.jax_backend.partition_loops import prepare_loops
 from neuronx_cc.driver.jax_backend.partition_orders import prepare_orders
 from neuronx_cc.driver.jax_backend.partition_pads import prepare_pads
+from neuronx_cc.driver.jax_backend.partition_parts import prepare_parts
 from neuronx_cc.driver.jax_backend.partition_reductions import prepare_reductions
 from neuronx_cc.driver.jax_backend.partition_rows import prepare_rows, register
 from neuronx_cc.driver.jax_backend.partition_scatters import prepare_scatters
@@ -219,6 +220,7 @@ def _compile(request: Request, module: Any, folder: str) -> Exception | None:
     if request["shardy"]:
         prepare_orders(module)
         prepare_loops(module)
+        prepare_parts(module)
     prepare_reductions(module)
     prepare_rows(module)
     prepare_scatters(module, partitions)

@@ -11,6 +11,10 @@ from jax import lax
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from neuronx_cc.hlo_import import load_module
+from neuronx_cc.ir import hlo
+from neuronx_cc.ir.hlo.editing import ops_of
+
 DEVICES = np.array(jax.devices("neuron"))
 ROWS, PAIRS = Mesh(DEVICES, ("a",)), Mesh(DEVICES.reshape(2, 2), ("a", "b"))
 CPU = jax.devices("cpu")[0]
@@ -133,6 +137,30 @@ def case_orders_along_split_dims():
         assert "computed_alike" not in text.splitlines()[0], text.splitlines()[0]
         assert " all-to-all(" in text
         check(function, X[:7], places=((ROWS, P(None, "a")), (PAIRS, P(None, "b"))))
+
+
+def case_equal_parts_of_split_dims():
+    """Each device gets its share of every part at once: ``most`` times what it has."""
+
+    def gated(x):
+        gate, value = jnp.split(x, 2, 1)
+        return jax.nn.sigmoid(gate) * value
+
+    def turned(x):
+        return jnp.concatenate([-x[:, 12:], x[:, :12]], 1)
+
+    def three(x):
+        q, k, v = jnp.split(x, 3, 1)
+        return q * k + v
+
+    given = jax.device_put(np.tile(X, (8, 1)), NamedSharding(ROWS, P(None, "a")))
+    for function, most in ((gated, 2), (turned, 4), (three, 3.4)):
+        check(function, X)
+        check(jax.grad(lambda x, function=function: (function(x) ** 2).sum()), X, kept=True)
+        module = load_module(jax.jit(function).lower(given).compile().as_text().encode())
+        ops = [op for op in ops_of(module.entry.block) if isinstance(op, hlo.CollectiveOp)]
+        moved = sum(hlo.shape_of(op.results[0]).nbytes for op in ops)
+        assert 0 < moved <= most * given.nbytes / 4, (function, moved, given.nbytes)
 
 
 def case_indices():

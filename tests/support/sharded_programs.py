@@ -158,6 +158,21 @@ def _row_kind(draft, x):
     return lambda x, arrays, mesh: kind(x)
 
 
+def _parts(draft, x):
+    """What a fused projection makes, taken apart, and put together in another order."""
+    count = int(draft.random.choice([2, 4]))
+    dim = next(dim for dim in draft.random.permutation(x.ndim) if x.shape[dim] % 4 == 0)
+    order, kind = draft.random.permutation(count), int(draft.random.integers(3))
+
+    def function(x, arrays, mesh):
+        parts = jnp.split(x, count, dim)
+        if kind == 0:
+            return jnp.concatenate([parts[at] * (at + 1) for at in order], dim)
+        return parts[order[0]] * jax.nn.sigmoid(parts[order[1]]) + (parts[order[-1]] if kind == 1 else 0)
+
+    return function
+
+
 def _reshape(draft, x):
     kind, dim = int(draft.random.integers(3)), int(draft.random.integers(max(1, x.ndim - 1)))
     order = draft.random.permutation(x.ndim)
@@ -277,11 +292,12 @@ KINDS = {
     "attention": (_wide, _attention),
     "rows": (lambda x: min(x.shape) >= 8, _row_kind),
     "more rows": (lambda x: min(x.shape) >= 8, _row_kind),
+    "parts": (lambda x: any(size % 4 == 0 for size in x.shape), _parts),
     "reshape": (_wide, _reshape),
     "layers": (_wide, _layers),
     "steps": (_wide, _steps),
     "accumulated": (_wide, _accumulated),
-    "indexed": (_wide, _indexed),
+    "indexed": (lambda x: min(x.shape) > 1, _indexed),
     "segments": (_wide, _segments),
     "branch": (_any, _branch),
     "dropout": (_any, _dropout),
