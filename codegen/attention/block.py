@@ -160,7 +160,7 @@ class Work(Operands):
         assert band is not None, "of steps with a band"
         begin = rows.start.const
         for start, size in pieces(block.dims[2].size, partitions):
-            if band.keeps_all(begin, begin + rows.size - 1, first + start + size):
+            if band.keeps_all(begin, begin + rows.size - 1, first + start, first + start + size):
                 continue
             part = block.index(2, Affine(start), block.dims[2].size - start)
             offset = band.rows * begin + band.columns * (first + start) + band.offset
@@ -203,7 +203,8 @@ class Work(Operands):
                 ins = [read, most.index(1, Affine(head))]
                 self._emit("activation", Stream.SCALAR, [made, total], ins, ["exp"], [1.0], ["bias", "accumulate"])
                 if not (head + 1) % several or at or size < under.columns:
-                    yield
+                    for _ in pieces(size, self.context.sizes.bank_columns):  # as other stages take for these columns
+                        yield
         yield
 
     def weights(self, under: Under) -> Iterator[None]:

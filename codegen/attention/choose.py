@@ -13,10 +13,11 @@ from neuronx_cc.codegen.attention.estimate import apart, choose, least
 from neuronx_cc.codegen.attention.geometry import by_dim, marked
 from neuronx_cc.codegen.attention.pattern import Attention, find
 from neuronx_cc.codegen.attention.schedule import Leaf, Problem
-from neuronx_cc.codegen.attention.steps import Step, leaves_of
+from neuronx_cc.codegen.attention.steps import Step, first_with_weight, leaves_of, masks_weigh_nothing
 from neuronx_cc.codegen.context import Context, apply_view
 from neuronx_cc.codegen.dots.problem import order_of, pe_dtype, rounding_of
 from neuronx_cc.codegen.dots.schedule import FEW
+from neuronx_cc.codegen.emission.tiles import pieces
 from neuronx_cc.codegen.emission.views import Atom, View, coalesce
 from neuronx_cc.codegen.formation.graph import base, is_view
 from neuronx_cc.codegen.residents import KEPT_SHARE, RESIDENT_SHARE
@@ -104,6 +105,7 @@ def problem_of(context: Context, attention: Attention, room: int) -> Problem:
     places = attention.queried, attention.keyed, attention.valued
     lie = queries, keys, values = [place(seen(context, x)) for place, x in zip(places, operands, strict=True)]
     pitches = [_least(view.dims[attention.column]) if view else 0 for view in (keys[0], values[0])]
+    seen_share = _seen(attention, context.sizes.columns)
     return Problem(
         heads,
         dims[own[-1]] if own else 1,
@@ -122,6 +124,8 @@ def problem_of(context: Context, attention: Attention, room: int) -> Problem:
         _direct(context, attention),
         any(step.band is not None for step in attention.steps),
         _computed(attention, context.sizes.columns),
+        _masked(attention, context.sizes.columns, seen_share),
+        seen_share,
         outer // heads * dims[attention.row] > FEW and _near(context, attention),
         (sizes[0], sizes[1], sizes[2]),
         _abreast(attention, [rows_of for rows_of, _ in lie]),
@@ -129,7 +133,20 @@ def problem_of(context: Context, attention: Attention, room: int) -> Problem:
         (pitches[0], pitches[1]),
         context.moves_values("bf16"),
         room,
+        bare=_bare(context, attention, len(steps)),
     )
+
+
+def _bare(context: Context, attention: Attention, steps: int) -> bool:
+    """Whether exponentials of the products themselves are right, with weights of 0 wherever masks leave scores out."""
+    factor, (rows, columns) = (
+        factor_of(context, attention),
+        (attention.dims[x] for x in (attention.row, attention.column)),
+    )
+    exact = not rounding_of(attention.scores) and not rounding_of(attention.product)
+    positive = factor is None or factor > 0
+    kept = masks_weigh_nothing(attention.steps, rows, columns, context.sizes.columns)
+    return not steps and exact and positive and kept
 
 
 def _neighbours(features: View) -> int:
@@ -155,6 +172,30 @@ def _computed(attention: Attention, step: int) -> float:
     rows, columns = attention.dims[attention.row], attention.dims[attention.column]
     ends = [(start, min(start + step, rows)) for start in range(0, rows, step)]
     return sum(attention.columns(start, end - 1) * (end - start) for start, end in ends) / (rows * columns)
+
+
+def _seen(attention: Attention, step: int) -> float:
+    """The share of the scores from the first chunk of columns on that has weight, ``step`` rows after ``step`` rows."""
+    rows, columns = attention.dims[attention.row], attention.dims[attention.column]
+    seen = 0
+    for start, size in pieces(rows, step):
+        last = start + size - 1
+        begin = first_with_weight(attention.steps, start, last) // step * step
+        seen += size * max(0, attention.columns(start, last) - begin)
+    return seen / (rows * columns)
+
+
+def _masked(attention: Attention, step: int, seen: float) -> float:
+    """The share of the scores of chunks that masks cut, ``step`` rows and columns, among those ``seen``."""
+    bands = [step.band for step in attention.steps if step.band is not None]
+    rows, columns, cut = attention.dims[attention.row], attention.dims[attention.column], 0
+    for start, size in pieces(rows if bands else 0, step):
+        last = start + size - 1
+        begin = first_with_weight(attention.steps, start, last) // step * step
+        for first, count in pieces(attention.columns(start, last) - begin, step):
+            ends = start, last, begin + first, begin + first + count
+            cut += size * count * (not all(band.keeps_all(*ends) for band in bands))
+    return cut / (rows * columns * seen) if seen else 0.0
 
 
 def _abreast(attention: Attention, operands: Sequence[View | None]) -> tuple[bool, bool, bool, bool]:

@@ -13,6 +13,7 @@ from math import ceil, inf, prod
 
 from neuronx_cc.codegen.attention.schedule import (
     HEADS_UNDER_WAY,
+    PARTS,
     UNDER_WAY,
     Problem,
     Schedule,
@@ -34,10 +35,13 @@ OVERLAP = 1.5
 """How much longer a block of several heads takes than its busiest engine, which others keep waiting now and then."""
 ENGAGED, HANDED = 1.15, 2.3
 """The same of blocks of rows of one head, or of several together; and the times that engines wait for each other."""
+ENGAGED_TWICE, TWICE_HANDED, MASKED_HANDED = 1.0, 6, 3
+"""The same where scores are computed twice, and more of the latter where masks cut what is computed of a block."""
 DRAWN = 1.15
 """How much longer a block takes than its transfers, which wait for buffers now and then."""
-FILLED = 0.3
-"""Part of the steps until all engines have work that the blocks ahead of them, of another iteration, do not fill."""
+FILLED, FILLED_TWICE = 0.3, 0.8
+"""Part of the steps until all engines have work that the blocks ahead of them, of another iteration, do not fill; where
+scores are computed twice."""
 AWAITED = 0.55
 """Times that a block waits for the latency of transfers for each of the blocks that are to be under way, of as many
 heads as have theirs on the way."""
@@ -53,6 +57,8 @@ FEW_HANDOVERS, ROW_HANDOVERS = 1.1, 0.1
 """Times that engines wait for each other there in a chunk of columns, and more of them for each row."""
 FEW_PASSES = 2
 """Over the scores, rows on the partitions, for each step between the products."""
+MASKED_ON = 2
+"""Columns for each that a mask cuts: those after it within a bank are looked at as well."""
 UPRIGHT_PASSES = 4
 """Passes of Vector over the scores of such a block, whatever is made of them before the softmax."""
 UPRIGHT_HANDOVERS = 13
@@ -61,6 +67,8 @@ UPRIGHT_OVERLAP = 1.15
 """How much longer its busiest engine takes than it works."""
 SECTION_HANDOVERS = 2
 """Times that engines wait for each other in a section of the columns, beside those of others under way."""
+SMALL_OPS = 10
+"""Instructions of Vector on a few numbers a row of a block whose scores are computed twice."""
 NEAR = 1.02
 """Times as long as the quickest that a schedule may take which leaves more room."""
 
@@ -153,6 +161,8 @@ def _moves(problem: Problem, dtype: str) -> bool:
 
 def rows_work(problem: Problem, schedule: Schedule, timing: Timing) -> Work:
     """Of a block of rows of the heads that are taken together, and a section of their columns: all but its loads."""
+    if schedule.twice:
+        return rows_work_twice(problem, schedule, timing)
     p, sizes, heads = problem, timing.sizes, schedule.together
     rows, columns = min(p.rows, sizes.columns), min(schedule.section, p.columns)
     bank = min(columns, sizes.bank_columns)
@@ -181,14 +191,55 @@ def rows_work(problem: Problem, schedule: Schedule, timing: Timing) -> Work:
             timing.engine("tensor_tensor", Stream.VECTOR, several * bank, (F32,), (F32, F32_PSUM)).times(
                 p.steps * banks
             ),
-            masked.times(banks) if p.banded else Work(),
+            masked.times(banks * min(1.0, p.masked * MASKED_ON)),
         ]
     )
     if p.direct:
         return work
-    dealt = left[1 if p.steps else work.vector > work.scalar].times(banks)
-    even = total([each.times(banks / 2) for each in left])
-    return min(work + dealt, work + even, key=lambda each: each.bound)
+    first, second = (each.times(banks) for each in left)
+    if p.steps:
+        return work + second
+    # Vector takes what makes both as busy as each other
+    share = (work.scalar + second.scalar - work.vector) / (first.vector + second.scalar)
+    share = min(1.0, max(0.0, share))
+    return work + first.times(share) + second.times(1 - share)
+
+
+def rows_work_twice(problem: Problem, schedule: Schedule, timing: Timing) -> Work:
+    """The same where scores are computed twice."""
+    p, sizes, heads = problem, timing.sizes, schedule.together
+    rows, columns = min(p.rows, sizes.columns), p.columns
+    bank, chunk = min(columns, sizes.bank_columns), min(columns, sizes.rows)
+    chunks, deep, several = columns / chunk, ceil(p.depth / sizes.rows), max(1, sizes.bank_columns // rows)
+    weights, each = Tile(p.weight_dtype), timing.engine("tensor_scalar", Stream.VECTOR, heads)
+    most = timing.engine("tensor_reduce", Stream.VECTOR, bank, (F32,), (F32_PSUM,), ("max",))
+    exponentials = timing.engine("activation", Stream.SCALAR, several * rows, (weights,), (F32_PSUM,), ("exp",))
+    divided = timing.engine("activation", Stream.SCALAR, p.width, (F32,), (F32_PSUM,), ("copy",))
+    shifts = timing.engine("activation", Stream.SCALAR, rows * heads, (Tile("bf16"),), (F32_PSUM,), ("copy",))
+    return total(
+        [
+            timing.product(rows, bank, p.dtype).times(heads * columns / bank * deep),
+            most.times(heads * columns / bank),
+            each.times(SMALL_OPS),
+            timing.product(PARTS, rows, "bf16").times(heads),
+            shifts,
+            timing.product(chunk, rows, p.dtype).times(heads * chunks * deep),
+            timing.product(chunk, several * rows, "bf16").times(heads * chunks / several),
+            exponentials.times(heads * chunks / several),
+            timing.product(rows, p.width + 1, p.weight_dtype).times(heads * chunks),
+            divided.times(heads),
+            _cut_by_masks(rows, timing).times(heads * chunks * p.masked),
+        ]
+    )
+
+
+def _cut_by_masks(rows: int, timing: Timing) -> Work:
+    """Of a chunk of columns that masks leave some rows of: in SBUF for the greatest, and once more as weights."""
+    columns = timing.sizes.rows
+    left = timing.engine("activation", Stream.SCALAR, columns, (F32,), (F32_PSUM,), ("copy",))
+    most = timing.engine("tensor_reduce", Stream.VECTOR, columns, alu=("max",))
+    masked = [timing.engine("affine_select", Stream.GPSIMD, size) for size in (columns, rows)]
+    return total([left, most, *masked])
 
 
 def _turned(timing: Timing, rows: int, columns: int, dtype: str, fast: bool) -> Work:
@@ -229,19 +280,26 @@ def estimate(problem: Problem, schedule: Schedule, timing: Timing) -> float:
     if sections > 1:
         sharing = min(schedule.bunch, blocks)
         work += timing.engine("scalar_tensor_tensor", Stream.VECTOR, p.width, (F32,), (F32, F32_PSUM), ("add", "add"))
-    each = work.times(p.computed) + staged.times(1 / sharing) + loads.times(1 / sections)
-    handed = HANDED * timing.latency(Stream.VECTOR)
+    share = p.seen if schedule.twice else p.computed
+    each = work.times(share) + staged.times(1 / sharing) + loads.times(1 / sections)
+    waits = TWICE_HANDED + MASKED_HANDED * (p.masked > 0) if schedule.twice else HANDED
+    handed = waits * timing.latency(Stream.VECTOR)
     alone = work.tensor + work.vector + work.scalar + handed + staged.bound + loads.bound
     engines = each._replace(dma=0.0, hbm_read=0.0, hbm_write=0.0)
-    wanted = min(UNDER_WAY, 1 + ceil((UNDER_WAY - 1) / sharing))
+    bunches = p.heads // schedule.together
+    wanted = min(UNDER_WAY, 1 + ceil((UNDER_WAY - 1) / sharing), bunches * sections)
     slower = 1 + PAUSED * max(0.0, wanted / schedule.staged - 1)
-    slower *= 1 + FILLED * (UNDER_WAY - 1) / (heads_at_once(p, schedule, timing.sizes) * p.groups * blocks * sections)
+    filled = FILLED_TWICE if schedule.twice else FILLED
+    slower *= 1 + filled * (UNDER_WAY - 1) / (heads_at_once(p, schedule, timing.sizes) * p.groups * blocks * sections)
     moved = DRAWN * each.bound + AWAITED * wanted * timing.transfer_latency / schedule.staged
-    spent = max((ENGAGED * engines.bound + handed) * slower, moved)
-    if schedule.scores == 1:
-        spent = alone
-    total_blocks = p.heads // schedule.together * p.groups * blocks * sections
-    return alone + 2 * timing.transfer_latency + (total_blocks - 1) * spent + _stored(problem, timing)
+    engaged = ENGAGED_TWICE if schedule.twice else ENGAGED
+    spent = max((engaged * engines.bound + handed) * slower, moved)
+    if schedule.scores == 1:  # one engine after the other
+        busy = share * (work.tensor + work.vector + work.scalar)
+        spent = busy + handed + staged.bound / sharing + loads.bound / sections
+    total_blocks = bunches * p.groups * blocks * sections
+    began = (ceil(bunches / heads_at_once(p, schedule, timing.sizes)) - 1) * staged.bound  # iterations, each anew
+    return alone + 2 * timing.transfer_latency + (total_blocks - 1) * spent + began + _stored(problem, timing)
 
 
 def least(problem: Problem, timing: Timing) -> float:

@@ -27,6 +27,7 @@ from neuronx_cc.codegen.attention.operands import Rows, Staged, Under, stagings
 from neuronx_cc.codegen.attention.packed import Packed
 from neuronx_cc.codegen.attention.pattern import Attention
 from neuronx_cc.codegen.attention.schedule import (
+    PARTS,
     UNDER_WAY,
     UNROLLED_BLOCKS,
     Problem,
@@ -34,6 +35,7 @@ from neuronx_cc.codegen.attention.schedule import (
     footprint,
     heads_at_once,
 )
+from neuronx_cc.codegen.attention.twice import Twice
 from neuronx_cc.codegen.attention.upright import Upright
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.dots.problem import pe_dtype
@@ -68,9 +70,13 @@ def lower(context: Context, attention: Attention) -> None:
         raise NoRoomLeft(attention.scores)
     builder.program.schedules[builder.kernel] = schedule.line(problem)
     builder.sbuf.make_room(footprint(problem, schedule, builder.sizes))
+    if schedule.twice:
+        context.fixed.identity("bf16")
+        context.fixed.ones(context.sizes.columns, "bf16", PARTS)
     with TilePool(builder, f"attention {attention.product.loc.name}") as pool:
         upright = Contracted if schedule.contracted else Upright
-        kind = upright if schedule.upright else Packed if schedule.pack else Work
+        alone = Twice if schedule.twice else Work
+        kind = upright if schedule.upright else Packed if schedule.pack else alone
         work = kind(context, attention, arrays, problem, schedule, pool)
         _Loops(context, attention, arrays, problem, schedule, work).emit()
 

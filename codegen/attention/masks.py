@@ -45,35 +45,53 @@ class Band:
             return last + 1, inf
         return None
 
-    def keeps_all(self, first: int, last: int, columns: int) -> bool:
-        """Whether all of the first ``columns`` are kept in rows ``first`` to ``last``."""
-        ends = [self.last_column(row) for row in (first, last)]
-        return all(end is not None and end >= columns - 1 for end in ends)
+    def keeps_all(self, first: int, last: int, begin: int, end: int) -> bool:
+        """Whether columns ``begin`` to before ``end`` are kept in all rows ``first`` to ``last``."""
+        kept = [self.kept(row) for row in (first, last)]
+        return all(each is not None and each[0] <= begin and end - 1 <= each[1] for each in kept)
 
 
-def band_of(
-    mask: hlo.SSAValue, marks: View, rows: Atom, columns: Atom, splat: Callable[[hlo.SSAValue], float | None]
-) -> Band | None:
-    """``mask``, whose dims lie on the scores as ``marks`` says, if it compares numbers of rows and columns.
+def bands_of(
+    mask: hlo.SSAValue,
+    marks: View,
+    rows: Atom,
+    columns: Atom,
+    splat: Callable[[hlo.SSAValue], float | None],
+    together: type[hlo.HloOp],
+) -> tuple[Band, ...]:
+    """``mask``, whose dims lie on the scores as ``marks`` says, if it compares numbers of rows and columns, or is
+    several such ``together``; else none.
 
     ``rows`` and ``columns``: these dims of the scores in ``marks``. A part of one, or another dim with the stride of a
     single row, counts something else.
     """
     axes: dict[tuple[Atom, ...], str] = {(rows,): "row", (columns,): "column"}
     names = tuple(axes.get(atoms, "") for atoms in marks.dims)
+    return _bands(mask, names, splat, together) or ()
+
+
+def _bands(
+    mask: hlo.SSAValue,
+    names: tuple[str, ...],
+    splat: Callable[[hlo.SSAValue], float | None],
+    together: type[hlo.HloOp],
+) -> tuple[Band, ...] | None:
     while isinstance(mask, hlo.OpResult) and isinstance(mask.op, hlo.BroadcastOp | hlo.ReshapeOp):
         inner = _below(mask.op, names)
         if inner is None:
             return None
         names, mask = inner, mask.op.operand
     op = mask.owner
+    if isinstance(op, together):
+        sides = [_bands(operand, names, splat, together) for operand in op.operands]
+        return None if None in sides else tuple(band for side in sides if side is not None for band in side)
     if not isinstance(op, hlo.CompareOp) or hlo.shape_of(op.operands[0]).dtype != "s32":
         return None
     lhs, rhs = (_count(operand, names, splat) for operand in op.operands)
     if lhs is None or rhs is None:
         return None
     row, column, offset = (a - b for a, b in zip(lhs, rhs, strict=True))
-    return Band(row, column, offset, op.direction.data)
+    return (Band(row, column, offset, op.direction.data),)
 
 
 def _below(op: hlo.BroadcastOp | hlo.ReshapeOp, names: tuple[str, ...]) -> tuple[str, ...] | None:
@@ -117,7 +135,10 @@ def dead_with(taken: set[hlo.Operation]) -> set[hlo.Operation]:
     while left:
         value = left.pop()
         op = value.owner
-        if not isinstance(op, hlo.CompareOp | hlo.IotaOp) and not (isinstance(op, hlo.Operation) and is_view(op)):
+        if not isinstance(op, hlo.Operation):
+            continue
+        joins = isinstance(op, hlo.AndOp | hlo.OrOp) and op.shape.dtype == "pred"
+        if not joins and not isinstance(op, hlo.CompareOp | hlo.IotaOp) and not is_view(op):
             continue
         if op not in dead and all(use.operation in taken or use.operation in dead for use in value.uses):
             dead.add(op)

@@ -12,7 +12,7 @@ from math import prod
 
 from neuronx_cc.codegen.attention.geometry import by_dim, is_one, marked
 from neuronx_cc.codegen.attention.guards import Guards
-from neuronx_cc.codegen.attention.masks import band_of
+from neuronx_cc.codegen.attention.masks import bands_of
 from neuronx_cc.codegen.attention.steps import Step, leaves_of, with_weight
 from neuronx_cc.codegen.context import apply_view
 from neuronx_cc.codegen.dots.problem import order_of
@@ -343,7 +343,7 @@ class _Search:
             ops = tuple(sorted(set(self.ops), key=self.place.__getitem__))
             for rows in sorted(sides[queries], key=lambda axis: -dims[axis]):
                 ends = [Atom(dims[axis], strides[axis]) for axis in (rows, column)]
-                steps = tuple(self._step(op, main, *ends) for op, main in path)
+                steps = tuple(step for op, main in path for step in self._steps(op, main, *ends))
                 attention = Attention(
                     ops, scores, steps, zero_rows, self.product, self.index, marks, result, made,
                     queries, rows, column,
@@ -396,19 +396,21 @@ class _Search:
         marks = [found for operand in op.operands if (found := self._marks(operand)) is not None]
         return bool(marks) and all(_agree(marks[0], each, stride) for each in marks[1:])
 
-    def _step(self, op: hlo.HloOp, main: int, rows: Atom, columns: Atom) -> Step:
+    def _steps(self, op: hlo.HloOp, main: int, rows: Atom, columns: Atom) -> list[Step]:
+        """``op`` as a step, or as several masks."""
         marks = self._marks(op.result)
         assert marks is not None, "an op on the way from the scores"
         if isinstance(op, hlo.SelectOp) and main in (1, 2):
             masked = self.splat(op.operands[3 - main])
-            band = band_of(op.operands[0], marks, rows, columns, self.splat)
-            if masked is not None and band is not None:
-                return Step(op, main, marks, band if main == 1 else band.inverted(), masked)
+            together = hlo.AndOp if main == 1 else hlo.OrOp
+            bands = bands_of(op.operands[0], marks, rows, columns, self.splat, together)
+            if masked is not None and bands:
+                return [Step(op, main, marks, band if main == 1 else band.inverted(), masked) for band in bands]
         others = [
             operand for operand in op.operands[isinstance(op, hlo.SelectOp) :] if operand is not op.operands[main]
         ]
         span = span_of(others[0], self.module) if len(others) == 1 else UNKNOWN
-        return Step(op, main, marks, None, span=span)
+        return [Step(op, main, marks, None, span=span)]
 
     def _is_whole(self, attention: Attention) -> bool:
         """Whether nothing else reads what stays on chip, nor the second product as its values."""

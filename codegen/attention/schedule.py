@@ -58,6 +58,8 @@ HEADS_UNDER_WAY = 4
 """Whose scores are on their way to the partitions of a block of several heads."""
 MOST_TOGETHER = 16
 """Heads whose blocks of rows are taken together, at most."""
+TOGETHER_TWICE = 8192
+"""Columns of heads that are taken together where scores are computed twice: so many hide what waits in between."""
 MASK_BUFFERS = 2
 """Of what is read beside the scores."""
 SPAN = 4
@@ -66,6 +68,10 @@ SPANS = 3
 """Of these that are there, beside those that sections want again."""
 RINGS = 3
 """Of banks of PSUM: what is transposed, scores, and sums of weighted values."""
+RAW_BUFFERS = 4
+"""Of scores that masks leave something out of, before their greatest are found."""
+PARTS = 3
+"""Numbers of BF16 of which a sum is the greatest score of a row."""
 SCRATCH = 4
 """Tiles that a step and its rule use besides, at most."""
 
@@ -117,6 +123,10 @@ class Problem:
     """Whether row numbers decide what is computed."""
     computed: float
     """The share of the scores that is."""
+    masked: float
+    """The share of what is seen in chunks that masks cut."""
+    seen: float
+    """The share of the scores that is computed where columns ahead of those with weight are left out as well."""
     near: bool
     """Whether kernels apart find queries, keys and values on chip, and leave the scores there; not of few rows."""
     stored: tuple[int, int, int]
@@ -133,6 +143,9 @@ class Problem:
     """Bytes of each partition of SBUF."""
     stays: bool = False
     """Whether the result stays on chip, rows on the partitions."""
+    bare: bool = False
+    """Whether nothing but masks and a positive factor is between the products, and what masks leave out has no weight:
+    exponentials are of the products themselves."""
 
     @property
     def moves_keys(self) -> bool:
@@ -169,6 +182,8 @@ class Schedule:
     """Heads whose blocks of rows are taken together, without one of several heads."""
     loaded: int = ROW_BUFFERS[0]
     """Buffers of rows that are loaded to be transposed."""
+    twice: bool = False
+    """Whether scores are computed again with the columns on the partitions, instead of being transposed."""
 
     @property
     def span(self) -> int:
@@ -195,6 +210,7 @@ class Schedule:
             + (f", {self.together} heads together" if self.together > 1 else "")
             + (", columns on the partitions" if self.upright else "")
             + (", keys transposed" if self.contracted else "")
+            + (", computed twice" if self.twice else "")
             + (f", {self.streamed} of them at once" if self.upright and self.streamed < p.columns else "")
             + (", the result stays on chip" if p.stays else "")
         )
@@ -209,13 +225,19 @@ def tiles_of(problem: Problem, schedule: Schedule, sizes: Sizes) -> dict[tuple[s
     chunks, deep, beside = ceil(columns / sizes.rows), ceil(p.depth / sizes.rows), schedule.together
     tiles = {
         ("keys", schedule.staged): heads * deep * columns * size,
-        ("values", schedule.staged): heads * chunks * p.width * weight,
+        ("values", schedule.staged): heads * chunks * (p.width + schedule.twice) * weight,
         ("queries", query_buffers(p, schedule)): beside * deep * spanned(p, schedule, sizes) * size,
-        ("scores", schedule.scores): beside * columns * 4,
-        ("exponentials", schedule.scores): beside * columns * (4 if schedule.pack else weight),
         ("transposed", schedule.scores): beside * chunks * sizes.columns * weight,
         ("result", schedule.scores): heads * p.width * 4,
     }
+    if schedule.twice:
+        raw = beside * min(columns, sizes.bank_columns) * 4 * p.banded
+        return tiles | {
+            ("raw scores", RAW_BUFFERS): raw,
+            ("shifts", schedule.scores): beside * sizes.columns * itemsize("bf16"),
+        }
+    tiles["scores", schedule.scores] = beside * columns * 4
+    tiles["exponentials", schedule.scores] = beside * columns * (4 if schedule.pack else weight)
     if schedule.pack:
         tiles["shares", schedule.scores] = columns * weight
         tiles["rows of queries", QUERY_BUFFERS] = p.depth * size
@@ -349,6 +371,13 @@ def schedules(problem: Problem, sizes: Sizes) -> Iterator[Schedule]:
     most = min(p.beside, MOST_TOGETHER) if p.columns <= sizes.bank_columns else 1  # more fill banks by themselves
     beside = [heads for heads in range(2, most + 1) if not p.beside % heads]
     found += [Schedule(2, staged, p.columns, BUNCH, together=heads) for heads in beside for staged in heads_there]
+    if p.bare and p.width < sizes.bank_columns:
+        most = min(p.beside, MOST_TOGETHER, max(1, TOGETHER_TWICE // p.columns))
+        beside = [heads for heads in range(2, most + 1) if not p.beside % heads]
+        twice = [each for each in found if each.section == p.columns and each.together == 1]
+        twice += [Schedule(2, 1, p.columns, BUNCH)] * (p.heads > 1)
+        twice += [Schedule(2, staged, p.columns, BUNCH, together=heads) for heads in beside for staged in heads_there]
+        found += [replace(each, twice=True) for each in twice]
     own = p.groups * p.rows
     packs = [heads for heads in range(1, p.beside + 1) if not p.beside % heads]
     packs += [p.beside * several for several in range(2, p.around + 1) if not p.around % several]

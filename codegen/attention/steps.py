@@ -94,6 +94,26 @@ def with_weight(steps: Sequence[Step], first: int, last: int, columns: int) -> i
     return found
 
 
+def first_with_weight(steps: Sequence[Step], first: int, last: int) -> int:
+    """The first column that some row from ``first`` to ``last`` keeps, where what masks leave out weighs nothing."""
+    begins = [0]
+    for step in steps:
+        kept = [step.band.kept(row) if step.band is not None else None for row in (first, last)]
+        begins.append(int(min((max(0, each[0]) if each is not None else 0) for each in kept)))
+    return max(begins)
+
+
+def masks_weigh_nothing(steps: Sequence[Step], rows: int, columns: int, step: int) -> bool:
+    """Whether what masks leave out has no weight in any row, ``step`` of which are a block."""
+    bands = [each for each in steps if each.band is not None]
+    return all(
+        each.masked == -inf
+        or (each.masked <= NEGLIGIBLE and _keeps_some(steps, first, min(first + step, rows) - 1, columns))
+        for first in range(0, rows if bands else 0, step)
+        for each in bands
+    )
+
+
 def _keeps_some(steps: Sequence[Step], first: int, last: int, columns: int) -> bool:
     """Whether a score of every row is no lower than the program's products are."""
     bands = [step.band for step in steps if step.band is not None]
