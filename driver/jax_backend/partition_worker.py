@@ -26,6 +26,7 @@ from jaxlib.mlir.dialects import chlo, mhlo, sdy, stablehlo
 
 from neuronx_cc.driver.jax_backend.meshes import mesh_devices
 from neuronx_cc.driver.jax_backend.partition_calls import Calls
+from neuronx_cc.driver.jax_backend.partition_convolutions import prepare_convolutions
 from neuronx_cc.driver.jax_backend.partition_loops import prepare_loops
 from neuronx_cc.driver.jax_backend.partition_orders import prepare_orders
 from neuronx_cc.driver.jax_backend.partition_pads import prepare_pads
@@ -221,6 +222,7 @@ def _compile(request: Request, module: Any, folder: str) -> Exception | None:
         prepare_orders(module)
         prepare_loops(module)
         prepare_parts(module)
+        prepare_convolutions(module)
     prepare_reductions(module)
     prepare_rows(module)
     prepare_scatters(module, partitions)

@@ -207,6 +207,24 @@ def case_windows():
         check(jax.grad(largest), X, places=(*PLACES[:3], (PAIRS, P(None, "a"))), kept=True)
 
 
+def case_convolutions_split_in_space_and_by_features():
+    """XLA's partitioner, by itself, exchanges rows between the wrong devices."""
+    random = np.random.default_rng(6)
+    image, kernel = (random.standard_normal(dims).astype(np.float32) for dims in ((4, 16, 8, 8), (3, 3, 8, 8)))
+
+    def loss(x, k):
+        made = lax.conv_general_dilated(x, k / 6, (2, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+        return (jnp.sin(made) ** 2).sum(), made
+
+    function = jax.grad(loss, (0, 1), has_aux=True)
+    for rows in (4, 3):  # the second number of images is not divided
+        expected = jax.jit(function)(*(jax.device_put(each, CPU) for each in (image[:rows], kernel)))
+        for place in (P(None, "b"), P(None, "b", None, "a"), P(None, None, "b")):
+            for features in (P(None, None, None, "a"), P(None, None, "a"), P(None, None, None, ("a", "b"))):
+                given = [NamedSharding(PAIRS, spec) for spec in (place, features)]
+                close(jax.jit(function)(*map(jax.device_put, (image[:rows], kernel), given)), expected)
+
+
 def case_reductions_from_other_values():
     start = np.float32(5)
     for combine in (lax.add, lax.mul, lax.max, lax.min):
