@@ -167,7 +167,8 @@ def convert(emitter: Emitter, operand: Operand, target: Block, source: Block, ca
     if operand.decoded:
         target, source, factor = replace(target, dtype=SIGNED), replace(source, dtype=CODES), PLACE
     by_scalar = shares(emitter.builder.timing, operand, target.dtype, cast).scalar
-    _shared(emitter, by_scalar / (1 - cast), target, source, factor, _other(operand))
+    left = 1 - cast  # nothing where the DMA would have cast all of a block: what is here is small
+    _shared(emitter, by_scalar / left if left else 0.0, target, source, factor, _other(operand))
 
 
 def decode(emitter: Emitter, operand: Operand, targets: Iterable[Block]) -> None:
