@@ -16,6 +16,7 @@ from neuronx_cc.ir.hlo.editing import insert_before, insert_splat, ops_of, repla
 from neuronx_cc.ir.types import COMPLEX, INTEGERS, NUMPY_DTYPE
 from neuronx_cc.passes.analysis.argument_reductions import argument_kind
 from neuronx_cc.passes.analysis.values import computation_kind, splat_number
+from neuronx_cc.passes.canonical.arithmetic import power_of
 from neuronx_cc.passes.expansions.build import Build
 from neuronx_cc.passes.manager import PassContext, only_for
 
@@ -75,19 +76,9 @@ def _integer_power(op: hlo.HloOp, module: HloModule) -> hlo.SSAValue | None:
     exponent = splat_number(op.operands[1], module)
     if dtype not in INTEGERS or exponent is None or not 0 <= exponent <= LARGEST_EXPONENT:
         return None
-    type_ = op.results[0].type
-    result: hlo.SSAValue | None = None
-    factor, left = op.operands[0], int(exponent)
-    while left:
-        if left & 1:
-            product = result and insert_before(op, hlo.MultiplyOp, (result, factor), type_, op.loc)
-            result = product or factor
-        left >>= 1
-        if left:
-            factor = insert_before(op, hlo.MultiplyOp, (factor, factor), type_, op.loc)
-    if result is None:
+    if exponent == 0:
         return insert_splat(module, op, np.array(1, NUMPY_DTYPE[dtype]), dtype, op.shape.dims, op.loc)
-    return result
+    return power_of(op, op.operands[0], int(exponent))
 
 
 def _contraction(op: hlo.HloOp, module: HloModule) -> hlo.SSAValue | None:

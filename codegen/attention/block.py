@@ -247,7 +247,7 @@ class Work(Operands):
 
         What is one number a row comes first, so that nothing waits for it in the end.
         """
-        builder, p, rows, partitions = self.context.builder, self.problem, under.rows, self.context.sizes.rows
+        builder, p, rows = self.context.builder, self.problem, under.rows
         self._mark(self.attention.product)
         sums, heads = self._sums_so_far(under), self.schedule.together
         inverse = self._inverse(sums) if under.is_last else None
@@ -261,11 +261,7 @@ class Work(Operands):
             for number in range(beside):
                 weights = under.tiles["transposed"].index(1, Affine(head + number))
                 values = under.tiles["values"].index(2, Affine(head + number))
-                for start, count in pieces(-(-under.columns // partitions), PIECES):
-                    self._mark(self.attention.product)
-                    for chunk in range(start, start + count):
-                        self._add(bank.index(1, Affine(number)), weights, values, chunk, under.columns)
-                    yield
+                yield from self._add_up(bank.index(1, Affine(number)), weights, values, under.columns)
             self._mark(self.attention.product)
             result = self._result_so_far(under, bank)
             if out is not None and inverse is not None:
@@ -326,6 +322,14 @@ class Work(Operands):
         """``total`` beside the greatest score so far, and ``more``."""
         ins = [total, more, under.tiles["scale"]]
         self._emit("scalar_tensor_tensor", Stream.VECTOR, [total], ins, ["multiply", "add"], [], ["ap0"])
+
+    def _add_up(self, bank: Block, transposed: Block, values: Block, columns: int) -> Iterator[None]:
+        """The products of all chunks of ``columns``, with a step for some of them."""
+        for start, count in pieces(-(-columns // self.context.sizes.rows), PIECES):
+            self._mark(self.attention.product)
+            for chunk in range(start, start + count):
+                self._add(bank, transposed, values, chunk, columns)
+            yield
 
     def _add(self, bank: Block, transposed: Block, values: Block, chunk: int, columns: int) -> None:
         """The product of a chunk of columns."""

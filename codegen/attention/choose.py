@@ -139,14 +139,13 @@ def problem_of(context: Context, attention: Attention, room: int) -> Problem:
 
 def _bare(context: Context, attention: Attention, steps: int) -> bool:
     """Whether exponentials of the products themselves are right, with weights of 0 wherever masks leave scores out."""
-    factor, (rows, columns) = (
-        factor_of(context, attention),
-        (attention.dims[x] for x in (attention.row, attention.column)),
-    )
-    exact = not rounding_of(attention.scores) and not rounding_of(attention.product)
-    positive = factor is None or factor > 0
-    kept = masks_weigh_nothing(attention.steps, rows, columns, context.sizes.columns)
-    return not steps and exact and positive and kept
+    factor = factor_of(context, attention)
+    if steps or (factor is not None and factor <= 0):
+        return False
+    if rounding_of(attention.scores) or rounding_of(attention.product):
+        return False
+    rows, columns = attention.dims[attention.row], attention.dims[attention.column]
+    return masks_weigh_nothing(attention.steps, rows, columns, context.sizes.columns)
 
 
 def _neighbours(features: View) -> int:

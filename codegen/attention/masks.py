@@ -66,8 +66,7 @@ def bands_of(
     single row, counts something else.
     """
     axes: dict[tuple[Atom, ...], str] = {(rows,): "row", (columns,): "column"}
-    names = tuple(axes.get(atoms, "") for atoms in marks.dims)
-    return _bands(mask, names, splat, together) or ()
+    return _bands(mask, tuple(axes.get(atoms, "") for atoms in marks.dims), splat, together)
 
 
 def _bands(
@@ -75,21 +74,21 @@ def _bands(
     names: tuple[str, ...],
     splat: Callable[[hlo.SSAValue], float | None],
     together: type[hlo.HloOp],
-) -> tuple[Band, ...] | None:
+) -> tuple[Band, ...]:
     while isinstance(mask, hlo.OpResult) and isinstance(mask.op, hlo.BroadcastOp | hlo.ReshapeOp):
         inner = _below(mask.op, names)
         if inner is None:
-            return None
+            return ()
         names, mask = inner, mask.op.operand
     op = mask.owner
     if isinstance(op, together):
-        sides = [_bands(operand, names, splat, together) for operand in op.operands]
-        return None if None in sides else tuple(band for side in sides if side is not None for band in side)
+        first, second = (_bands(operand, names, splat, together) for operand in op.operands)
+        return (*first, *second) if first and second else ()
     if not isinstance(op, hlo.CompareOp) or hlo.shape_of(op.operands[0]).dtype != "s32":
-        return None
+        return ()
     lhs, rhs = (_count(operand, names, splat) for operand in op.operands)
     if lhs is None or rhs is None:
-        return None
+        return ()
     row, column, offset = (a - b for a, b in zip(lhs, rhs, strict=True))
     return (Band(row, column, offset, op.direction.data),)
 

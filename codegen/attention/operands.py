@@ -171,6 +171,11 @@ class Operands:
         """Of exponentials in SBUF: that of their product with the values."""
         return self.problem.weight_dtype
 
+    @property
+    def _value_terms(self) -> int:
+        """Of a column in the tile of values."""
+        return self.problem.width
+
     # ---- operands --------------------------------------------------------------------------------------------
 
     def stage(self, at: tuple[Affine, ...], first: int) -> Staged:
@@ -178,8 +183,8 @@ class Operands:
         p, partitions, heads = self.problem, self.context.sizes.rows, self.schedule.heads
         columns, deep = min(self.schedule.section, p.columns - first), -(-p.depth // partitions)
         keys = self._tile("keys", p.dtype, [deep, heads, columns], min(p.depth, partitions), self.schedule.staged)
-        values = self._tile_of_columns("values", self.arrays.values, p.weight_dtype, columns, p.width)
-        self._fill(at, first, columns, keys, values)
+        values = self._tile_of_columns("values", self.arrays.values, p.weight_dtype, columns, self._value_terms)
+        self._fill(at, first, columns, keys, values.index(3, Affine(), p.width))
         return Staged(at, first, {"keys": keys, "values": values})
 
     def _tile_of_columns(self, name: str, array: Array, dtype: str, columns: int, terms: int) -> Block:

@@ -8,7 +8,7 @@ section after the other, and what it has of earlier ones is scaled whenever the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice, product
 from math import ceil, prod
@@ -369,15 +369,14 @@ def schedules(problem: Problem, sizes: Sizes) -> Iterator[Schedule]:
                     Schedule(1, 1, section, bunch),
                 ]
     most = min(p.beside, MOST_TOGETHER) if p.columns <= sizes.bank_columns else 1  # more fill banks by themselves
-    beside = [heads for heads in range(2, most + 1) if not p.beside % heads]
-    found += [Schedule(2, staged, p.columns, BUNCH, together=heads) for heads in beside for staged in heads_there]
     if p.bare and p.width < sizes.bank_columns:
-        most = min(p.beside, MOST_TOGETHER, max(1, TOGETHER_TWICE // p.columns))
-        beside = [heads for heads in range(2, most + 1) if not p.beside % heads]
-        twice = [each for each in found if each.section == p.columns and each.together == 1]
+        twice = [each for each in found if each.section == p.columns]
         twice += [Schedule(2, 1, p.columns, BUNCH)] * (p.heads > 1)
-        twice += [Schedule(2, staged, p.columns, BUNCH, together=heads) for heads in beside for staged in heads_there]
-        found += [replace(each, twice=True) for each in twice]
+        twice += _together(p, min(p.beside, MOST_TOGETHER, max(1, TOGETHER_TWICE // p.columns)), heads_there)
+        again = [replace(each, twice=True) for each in twice]
+    else:
+        again = []
+    found += [*_together(p, most, heads_there), *again]
     own = p.groups * p.rows
     packs = [heads for heads in range(1, p.beside + 1) if not p.beside % heads]
     packs += [p.beside * several for several in range(2, p.around + 1) if not p.around % several]
@@ -396,6 +395,13 @@ def schedules(problem: Problem, sizes: Sizes) -> Iterator[Schedule]:
         written = blocks if p.banded else min(blocks, schedule.bunch)
         if written * ceil(p.columns / sizes.rows) <= MOST_CHUNKS:
             yield schedule
+
+
+def _together(problem: Problem, most: int, heads_there: Sequence[int]) -> list[Schedule]:
+    """Up to ``most`` heads together, equally many each time; ``heads_there``: of how many keys and values are there."""
+    beside = [heads for heads in range(2, most + 1) if not problem.beside % heads]
+    there = product(beside, heads_there)
+    return [Schedule(2, staged, problem.columns, BUNCH, together=heads) for heads, staged in there]
 
 
 def _streams(problem: Problem, sizes: Sizes) -> list[int]:

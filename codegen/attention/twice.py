@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from neuronx_cc.codegen.attention.block import LEAST_SUM, Work
+from neuronx_cc.codegen.attention.block import Work
 from neuronx_cc.codegen.attention.masks import ALU
 from neuronx_cc.codegen.attention.operands import Rows, Staged, Under
-from neuronx_cc.codegen.attention.schedule import PARTS, PIECES, RAW_BUFFERS, UNDER_WAY
+from neuronx_cc.codegen.attention.schedule import PARTS, RAW_BUFFERS, UNDER_WAY
 from neuronx_cc.codegen.attention.steps import Step, first_with_weight
 from neuronx_cc.codegen.emission.builder import Affine, Block
 from neuronx_cc.codegen.emission.tiles import pieces, tile_in
@@ -30,15 +30,17 @@ MOST = (2 - 2.0**-7) * 2.0**127
 class Twice(Work):
     """The work on a block of rows; between its stages are as many blocks as between those of other forms."""
 
+    @property
+    def _value_terms(self) -> int:
+        """A one after the features of each value."""
+        return self.problem.width + 1
+
     def stage(self, at: tuple[Affine, ...], first: int) -> Staged:
         """Keys [term, chunk, head, column] and values [column, chunk, head, feature], with ones after them."""
-        p, partitions, heads = self.problem, self.context.sizes.rows, self.schedule.heads
-        columns, deep = min(self.schedule.section, p.columns - first), -(-p.depth // partitions)
-        keys = self._tile("keys", p.dtype, [deep, heads, columns], min(p.depth, partitions), self.schedule.staged)
-        values = self._tile_of_columns("values", self.arrays.values, p.weight_dtype, columns, p.width + 1)
-        self._fill(at, first, columns, keys, values.index(3, Affine(0), p.width))
-        self._emit("memset", Stream.GPSIMD, [values.index(3, Affine(p.width), 1)], [], [], [1.0])
-        return Staged(at, first, {"keys": keys, "values": values})
+        staged = Work.stage(self, at, first)
+        ones = staged.tiles["values"].index(3, Affine(self.problem.width), 1)
+        self._emit("memset", Stream.GPSIMD, [ones], [], [], [1.0])
+        return staged
 
     @property
     def _scores_factor(self) -> float:
@@ -221,7 +223,6 @@ class Twice(Work):
         builder, p, rows = self.context.builder, self.problem, under.rows
         heads, begin, partitions = self.schedule.together, self._begin(under), self.context.sizes.rows
         columns = under.columns - begin
-        chunks = -(-columns // partitions)
         target = self.arrays.result.rows(under.at, rows.start, rows.size)
         target = self._of_heads(self.arrays.result, target, heads)
         out = target if p.stays else self._tile("result", target.dtype, [heads, p.width], rows.size)
@@ -229,21 +230,11 @@ class Twice(Work):
             bank = tile_in(builder, self._sums, [beside, p.width + 1], "f32", rows.size, True)
             for number in range(beside):
                 weights = under.tiles["transposed"].index(1, Affine(head + number))
-                values = (
-                    under.tiles["values"].index(2, Affine(head + number)).index(1, Affine(begin // partitions), chunks)
-                )
-                for start, count in pieces(chunks, PIECES):
-                    self._mark(self.attention.product)
-                    for chunk in range(start, start + count):
-                        self._add(bank.index(1, Affine(number)), weights, values, chunk, columns)
-                    yield
+                values = under.tiles["values"].index(2, Affine(head + number))
+                seen = values.index(1, Affine(begin // partitions), values.dims[1].size - begin // partitions)
+                yield from self._add_up(bank.index(1, Affine(number)), weights, seen, columns)
             self._mark(self.attention.product)
-            inverse = self._tile("inverse", "f32", [beside], rows.size, UNDER_WAY)
-            sums = bank.index(2, Affine(p.width))
-            if self.attention.zero_rows:
-                self._emit("tensor_scalar", Stream.VECTOR, [inverse], [sums], ["add"], [LEAST_SUM])
-                sums = inverse
-            self._emit("reciprocal", Stream.VECTOR, [inverse], [sums], [])
+            inverse = self._inverse(bank.index(2, Affine(p.width)))
             self._divide(out.index(1, Affine(head), beside), bank.index(2, Affine(0), p.width), inverse)
         if not p.stays:
             copy(builder, target, out, self.arrays.result.stream)

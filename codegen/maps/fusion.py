@@ -184,11 +184,12 @@ def _deferrable(op: hlo.HloOp, user: hlo.HloOp) -> bool:
 
 def _softplus(op: hlo.HloOp, splat: Callable[[hlo.SSAValue], float | None]) -> Function | None:
     """``op = max(x, 0) + log1p(exp(-abs(x)))``, or the logarithm alone, as an activation; None if it is another op."""
+    if op.shape.dtype not in FLOATS:
+        return None
     if op.opcode == "log-plus-one":
         power = op.operands[0].owner
-        alone = isinstance(power, hlo.ExponentialOp) and op.shape.dtype in FLOATS
-        return Function("softplus", power.operand, (power,)) if alone and isinstance(power, hlo.ExponentialOp) else None
-    if op.opcode != "add" or op.shape.dtype not in FLOATS:
+        return Function("softplus", power.operand, (power,)) if isinstance(power, hlo.ExponentialOp) else None
+    if op.opcode != "add":
         return None
     terms = {term.opcode: term for term in (operand.owner for operand in op.sources) if isinstance(term, hlo.HloOp)}
     if terms.keys() != {"maximum", "log-plus-one"}:

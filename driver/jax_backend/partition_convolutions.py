@@ -15,7 +15,6 @@ from neuronx_cc.driver.jax_backend.partition_shardings import (
     Axes,
     Constraints,
     Found,
-    meshes_of,
     ops_named,
     shape_of,
     shardings_of,
@@ -24,14 +23,10 @@ from neuronx_cc.driver.jax_backend.partition_shardings import (
 
 def prepare_convolutions(module: Any) -> None:
     """Constrain such convolutions in ``module``, StableHLO with Shardy's annotations."""
-    meshes = meshes_of(module)
+    constrain = Constraints.of(module)
     ops = list(ops_named(module, ("stablehlo.convolution",)))
-    if len(meshes) != 1 or not ops:
+    if constrain is None or not ops or len(constrain.sizes) < 2:
         return
-    ((mesh, sizes),) = meshes.items()
-    if len(sizes) < 2:
-        return
-    constrain = Constraints(mesh, sizes)
     for op, found in zip(ops, shardings_of(module, ops), strict=True):
         if found is not None:
             _divide(op, found, constrain)

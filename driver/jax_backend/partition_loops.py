@@ -11,7 +11,7 @@ from typing import Any
 
 from jaxlib.mlir import ir
 
-from neuronx_cc.driver.jax_backend.partition_shardings import Constraints, meshes_of, ops_named, shape_of, shardings_of
+from neuronx_cc.driver.jax_backend.partition_shardings import Constraints, ops_named, shape_of, shardings_of
 
 _SLICE, _UPDATE, _LOOP, _CALL = (
     "stablehlo.dynamic_slice",
@@ -24,14 +24,12 @@ _RETURNS = ("stablehlo.return", "func.return")
 
 def prepare_loops(module: Any) -> None:
     """Constrain such stacks in ``module``, StableHLO with Shardy's annotations."""
-    meshes = meshes_of(module)
+    constrain = Constraints.of(module)
     walks = _Walks(module)
     walked = [(op, walks.of_loop(op)) for op in ops_named(module, (_LOOP,))]
     walked = [(op, dims) for op, dims in walked if any(dims)]
-    if len(meshes) != 1 or not walked:
+    if constrain is None or not walked:
         return
-    ((mesh, sizes),) = meshes.items()
-    constrain = Constraints(mesh, sizes)
     for (op, dims), found in zip(walked, shardings_of(module, [op for op, _ in walked]), strict=True):
         for number, along in enumerate(dims):
             axes = found.touched[number] if found is not None else ()

@@ -10,7 +10,7 @@ from typing import Any
 
 from jaxlib.mlir import ir
 
-from neuronx_cc.driver.jax_backend.partition_shardings import Constraints, meshes_of, ops_named, shape_of, shardings_of
+from neuronx_cc.driver.jax_backend.partition_shardings import Constraints, ops_named, shape_of, shardings_of
 
 _SORT, _WINDOW, _TRANSFORM = "stablehlo.sort", "stablehlo.reduce_window", "stablehlo.fft"
 _SLICE, _PAD = "stablehlo.slice", "stablehlo.pad"
@@ -20,14 +20,12 @@ LEVELS = 3
 
 def prepare_orders(module: Any) -> None:
     """Constrain such operands in ``module``, StableHLO with Shardy's annotations."""
-    meshes = meshes_of(module)
+    constrain = Constraints.of(module)
     ops = [(op, _along(op)) for op in ops_named(module, (_SORT, _WINDOW, _TRANSFORM))]
     ops = [(op, along) for op, along in ops if along]
     ops += _of_trees(list(ops_named(module, (_SLICE, _PAD))))
-    if len(meshes) != 1 or not ops:
+    if constrain is None or not ops:
         return
-    ((mesh, sizes),) = meshes.items()
-    constrain = Constraints(mesh, sizes)
     for (op, along), found in zip(ops, shardings_of(module, [op for op, _ in ops]), strict=True):
         axes = _split_along(found, along) if found is not None else None
         if axes is None:

@@ -17,7 +17,6 @@ from jaxlib.mlir.dialects import stablehlo
 from neuronx_cc.driver.jax_backend.partition_shardings import (
     Axes,
     Constraints,
-    meshes_of,
     ops_named,
     shape_of,
     shardings_of,
@@ -28,13 +27,11 @@ _SLICE, _JOIN = "stablehlo.slice", "stablehlo.concatenate"
 
 def prepare_parts(module: Any) -> None:
     """Rewrite such slices and concatenations in ``module``, StableHLO with Shardy's annotations."""
-    meshes = meshes_of(module)
+    constrain = Constraints.of(module)
     groups = _groups(ops_named(module, (_SLICE,)))
     joins = [op for op in ops_named(module, (_JOIN,)) if _is_even(op)]
-    if len(meshes) != 1 or not (groups or joins):
+    if constrain is None or not (groups or joins):
         return
-    ((mesh, sizes),) = meshes.items()
-    constrain = Constraints(mesh, sizes)
     found = shardings_of(module, [*(slices[0] for slices, _ in groups), *joins])
     for (slices, dim), each in zip(groups, found[: len(groups)], strict=True):
         given = each.operands[0] if each is not None else None

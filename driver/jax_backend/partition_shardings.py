@@ -5,7 +5,7 @@ Ops that are asked about carry a number, by which they are found again in a copy
 
 from collections.abc import Container, Iterator, Sequence
 from math import prod
-from typing import Any
+from typing import Any, Self
 
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import sdy, stablehlo
@@ -151,6 +151,12 @@ class Constraints:
     def __init__(self, mesh: str, sizes: dict[str, int]) -> None:
         self.mesh, self.sizes = mesh, sizes
         self.made = 0
+
+    @classmethod
+    def of(cls, module: Any) -> Self | None:
+        """None where ``module`` does not have one mesh."""
+        meshes = meshes_of(module)
+        return cls(*next(iter(meshes.items()))) if len(meshes) == 1 else None
 
     def rows(self, value: Any, axes: Axes | None, added: Sequence[str], but: Container[int] = ()) -> Axes | None:
         """``axes``, and ``added`` on the first dim, none of ``but``, that they divide; None if there is no such dim."""

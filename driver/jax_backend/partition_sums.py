@@ -15,7 +15,7 @@ from typing import Any
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
 
-from neuronx_cc.driver.jax_backend.partition_shardings import Constraints, Found, meshes_of, ops_named, shardings_of
+from neuronx_cc.driver.jax_backend.partition_shardings import Constraints, Found, ops_named, shardings_of
 
 PINNED, FREE = "pinned", "free"
 CONTRACTIONS = ("stablehlo.dot_general", "stablehlo.convolution")
@@ -23,10 +23,9 @@ CONTRACTIONS = ("stablehlo.dot_general", "stablehlo.convolution")
 
 def spread(module: Any, kind: str) -> bool:
     """Constrain sums over devices, and what reads them, in ``module``, StableHLO; whether there are such."""
-    meshes = meshes_of(module)
-    if len(meshes) != 1:
+    constrain = Constraints.of(module)
+    if constrain is None:
         return False
-    ((mesh, sizes),) = meshes.items()
     ops = list(ops_named(module, CONTRACTIONS))
     end, free = _results(module)
     *found, ended = shardings_of(module, [*ops, end])
@@ -39,7 +38,6 @@ def spread(module: Any, kind: str) -> bool:
     summed = [axes if op.results[0] in ends else () for (op, _), axes in zip(known, summed, strict=True)]
     sums = [(op, each.results[0], axes) for (op, each), axes in zip(known, summed, strict=True) if axes]
     reached = {axes: flow.after([op.results[0] for op, _, some in sums if some == axes]) for _, _, axes in sums}
-    constrain = Constraints(mesh, sizes)
     if kind == PINNED:
         for (op, each), axes in zip(known, summed, strict=True):
             _pin(op, each, bool(axes), reached, constrain)

@@ -263,7 +263,7 @@ def _convert(op: hlo.ConvertOp, scope: Scope) -> Value | None:
 
 
 def power_of(op: hlo.HloOp, base: Value, count: int) -> Value:
-    """The product of ``count`` times ``base``, which is positive."""
+    """``base`` to the power of ``count``, at least 1, by repeated squaring."""
     if count == 1:
         return base
     half = power_of(op, base, count // 2)

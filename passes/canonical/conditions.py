@@ -34,24 +34,19 @@ def _bounded(op: hlo.SelectOp, scope: Scope) -> Value | None:
     found = _compared(op, scope)
     if found is None or op.on_false is not found[0] or splat_number(op.on_true, scope.module) != found[1]:
         return None
-    kind = {**dict.fromkeys(ABOVE, hlo.MinimumOp), **dict.fromkeys(BELOW, hlo.MaximumOp)}.get(found[2])
-    return None if kind is None else build(op, kind, found[0], op.on_true)
+    if found[2] not in (*ABOVE, *BELOW):
+        return None
+    return build(op, hlo.MinimumOp if found[2] in ABOVE else hlo.MaximumOp, found[0], op.on_true)
 
 
 @over(hlo.CompareOp)
 def _positive_part(op: hlo.SelectOp, scope: Scope) -> Value | None:
     """``x > 0 ? x : c x`` -> ``max(x, c x)`` for ``0 < c <= 1``, and ``x > 0 ? x : c expm1(x)`` as a sum."""
     found = _compared(op, scope)
-    if found is None or found[1] != 0:
+    if found is None or found[1] != 0 or found[2] not in (*ABOVE, *BELOW):
         return None
-    value, _, direction = found
-    match direction in ABOVE, direction in BELOW:
-        case True, False:
-            positive, negative = op.on_true, op.on_false
-        case False, True:
-            positive, negative = op.on_false, op.on_true
-        case _:
-            return None
+    value, arms = found[0], (op.on_true, op.on_false)
+    positive, negative = arms if found[2] in ABOVE else arms[::-1]
     if positive is not value:
         return None
     inner = result_op(negative)
