@@ -23,12 +23,13 @@ from neuronx_cc.codegen.dots.watch import Watch
 from neuronx_cc.codegen.emission.accesses import Alloc
 from neuronx_cc.codegen.emission.builder import Affine, Builder
 from neuronx_cc.codegen.emission.fixed import Fixed
-from neuronx_cc.codegen.emission.views import View, coalesce, factors, linear, outermost, unplaced
+from neuronx_cc.codegen.emission.views import View, coalesce, factors, linear, outermost
 from neuronx_cc.codegen.formation.combiners import simple_combiners
 from neuronx_cc.codegen.formation.graph import base, elements, is_load_cast, is_view
 from neuronx_cc.codegen.movement.fill import fill, repeats_one
 from neuronx_cc.codegen.movement.transfer import transfer
 from neuronx_cc.codegen.residents import PARTS, Residents
+from neuronx_cc.codegen.view_ops import apply_view, as_stored, seen_by
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.constants import is_splat
 from neuronx_cc.ir.errors import CompileError
@@ -100,6 +101,8 @@ class Context:
         self.permuted: dict[hlo.SSAValue, View] = {}
         """Values that are another order of a program result -> how they would lie in its memory."""
         self._last_use: dict[hlo.SSAValue, int] = {}
+        self._within: dict[hlo.SSAValue, list[hlo.SSAValue]] = {}
+        """Values -> those in whose memory they lie, as windows of them or as other results of one op."""
         self._owned: dict[hlo.SSAValue, list[Alloc]] = {}
         self.prefix = ""
         """Of kernel names: the region that is being lowered."""
@@ -423,7 +426,17 @@ class Context:
 
     def note_use(self, value: hlo.SSAValue, step: int) -> None:
         source = base(value)
-        self._last_use[source] = max(step, self._last_use.get(source, -1))
+        if step > self._last_use.get(source, -1):
+            self._last_use[source] = step
+            for owner in self._within.get(source, ()):
+                self.note_use(owner, step)
+
+    def lies_within(self, value: hlo.SSAValue, owner: hlo.SSAValue) -> None:
+        """The memory of ``owner``, where ``value`` lies as well, is needed until the last use of ``value``."""
+        source = base(value)
+        if source is not base(owner):
+            self._within.setdefault(source, []).append(owner)
+            self.note_use(owner, self.last_use(source))
 
     def last_use(self, value: hlo.SSAValue) -> int:
         return self._last_use.get(base(value), -1)
@@ -452,47 +465,3 @@ def _same_place(one: View, other: View) -> bool:
 
 def _copy_stream(source: View) -> Stream:
     return Stream.DMA_STORE if source.in_sbuf else Stream.DMA_LOAD
-
-
-def apply_view(op: hlo.HloOp, view: View) -> View | None:
-    """The result of view op ``op`` for operand ``view``; None when it is no view of that buffer."""
-    if isinstance(op, hlo.BroadcastOp):
-        return view.broadcast(op.shape.dims, op.dimensions.data)
-    if isinstance(op, hlo.TransposeOp):
-        return view.transpose(op.dimensions.data)
-    if isinstance(op, hlo.ReverseOp):
-        return view.reverse(op.dimensions.data)
-    if isinstance(op, hlo.ReshapeOp | hlo.BitcastOp):
-        return view.reshape(op.shape.dims)
-    if isinstance(op, hlo.SliceOp):
-        result: View | None = view
-        for axis, (dim, size) in enumerate(zip(op.slice.data, op.shape.dims, strict=True)):
-            result = result.slice(axis, dim.start, size, dim.stride) if result is not None else None
-        return result
-    if isinstance(op, hlo.BitcastConvertOp | hlo.ConvertOp):
-        return view.retyped(op.shape.dtype)
-    return view
-
-
-def seen_by(value: hlo.SSAValue, view: View) -> View | None:
-    """``view``, of the ``base`` of ``value``, as ``value`` sees it; None if it is no view of that buffer."""
-    chain = []
-    while isinstance(value, hlo.OpResult) and is_view(value.op):
-        chain.append(value.op)
-        value = value.op.sources[0]
-    found: View | None = view
-    for op in reversed(chain):
-        found = apply_view(op, found) if found is not None else None
-    return found
-
-
-def as_stored(value: hlo.SSAValue) -> View | None:
-    """``value`` as it would lie if the array that it is a view of lay dense in HBM; None if it is no view of that."""
-    shape = hlo.shape_of(base(value))
-    return seen_by(value, unplaced(shape.dtype, shape.dims))
-
-
-def squeezed(view: View) -> View:
-    """Without size-1 dims."""
-    kept = tuple([atoms for atoms in view.dims if prod([atom.size for atom in atoms]) > 1])
-    return view if len(kept) == len(view.dims) else view.of(kept)

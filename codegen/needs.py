@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 
 from neuronx_cc.codegen.attention.pattern import Attention
-from neuronx_cc.codegen.context import Context, apply_view
+from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.emission.views import View
 from neuronx_cc.codegen.formation.graph import Kernel, base, is_view, operands_of, trace
 from neuronx_cc.codegen.kernels import CONTRACTIONS, LOWERINGS
+from neuronx_cc.codegen.view_ops import apply_view
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.program import Home, Need
 from neuronx_cc.ir.scans import scan_of

@@ -10,10 +10,11 @@ from math import prod
 from neuronx_cc.codegen.attention.geometry import by_dim, is_one, marked
 from neuronx_cc.codegen.attention.pattern import Attention
 from neuronx_cc.codegen.attention.steps import Step, leaves_of
-from neuronx_cc.codegen.context import Context, apply_view
+from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.emission.builder import Affine, Block
 from neuronx_cc.codegen.emission.views import Atom, View, align, coalesce
 from neuronx_cc.codegen.movement.straight import pays
+from neuronx_cc.codegen.view_ops import apply_view
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.program import Stream
 from neuronx_cc.ir.types import itemsize

@@ -14,13 +14,14 @@ from neuronx_cc.codegen.attention.geometry import by_dim, marked
 from neuronx_cc.codegen.attention.pattern import Attention, find
 from neuronx_cc.codegen.attention.schedule import Leaf, Problem
 from neuronx_cc.codegen.attention.steps import Step, first_with_weight, leaves_of, masks_weigh_nothing
-from neuronx_cc.codegen.context import Context, apply_view
+from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.dots.problem import order_of, pe_dtype, rounding_of
 from neuronx_cc.codegen.dots.schedule import FEW
 from neuronx_cc.codegen.emission.tiles import pieces
 from neuronx_cc.codegen.emission.views import Atom, View, coalesce
 from neuronx_cc.codegen.formation.graph import base, is_view
 from neuronx_cc.codegen.residents import KEPT_SHARE, RESIDENT_SHARE
+from neuronx_cc.codegen.view_ops import apply_view
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.timing import Timing
 from neuronx_cc.ir.types import itemsize

@@ -9,12 +9,13 @@ from neuronx_cc.codegen.attention.arrays import from_stored, stored_order
 from neuronx_cc.codegen.attention.choose import problem_of
 from neuronx_cc.codegen.attention.estimate import least
 from neuronx_cc.codegen.attention.pattern import Attention
-from neuronx_cc.codegen.context import Context, apply_view
+from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.emission.accesses import Alloc
 from neuronx_cc.codegen.emission.views import Atom, View, coalesce
 from neuronx_cc.codegen.formation.graph import is_view
 from neuronx_cc.codegen.maps.plan import resident_view
 from neuronx_cc.codegen.maps.spread import Partitions
+from neuronx_cc.codegen.view_ops import apply_view
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.program import Space
 from neuronx_cc.ir.types import itemsize

@@ -14,10 +14,10 @@ from neuronx_cc.codegen.attention.geometry import by_dim, is_one, marked
 from neuronx_cc.codegen.attention.guards import Guards
 from neuronx_cc.codegen.attention.masks import bands_of
 from neuronx_cc.codegen.attention.steps import Step, leaves_of, with_weight
-from neuronx_cc.codegen.context import apply_view
 from neuronx_cc.codegen.dots.problem import order_of
 from neuronx_cc.codegen.emission.views import Atom, View
 from neuronx_cc.codegen.formation.graph import ELEMENTWISE, base, is_view, reads
+from neuronx_cc.codegen.view_ops import apply_view
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.hlo.editing import ops_of

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from neuronx_cc.codegen.attention.arrays import wanted_order
 from neuronx_cc.codegen.chains.pattern import Chain, Sink
 from neuronx_cc.codegen.chains.schedule import Schedule
-from neuronx_cc.codegen.context import Context, squeezed
+from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.dots.problem import order_of
 from neuronx_cc.codegen.emission.builder import Affine, Block
 from neuronx_cc.codegen.emission.views import Atom, View, coalesce
 from neuronx_cc.codegen.formation.graph import squeeze
 from neuronx_cc.codegen.movement.transfer import transfer
+from neuronx_cc.codegen.view_ops import squeezed
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.errors import Loc
 from neuronx_cc.ir.isa.program import Stream

@@ -84,7 +84,7 @@ def lower_while(context: Context, op: hlo.WhileOp, step: int, name: str, form: F
         else:
             homes.append(given_homes(context, op, index, value, trips))
             for element in after.get(index, ()):
-                context.note_use(value, context.last_use(element))
+                context.lies_within(element, value)
     if trips != 0:
         make_identities(context, body)
     if trips is None:
@@ -245,7 +245,7 @@ def lower_conditional(context: Context, op: hlo.ConditionalOp, step: int, name: 
     targets = {index: view for index, (_, view) in taken.items()}
     for index, found in after.items():
         for element in found:
-            context.note_use(found[0], context.last_use(element))
+            context.lies_within(element, found[0])
         if index not in targets:
             targets[index] = result_home(context, found)
     homes = [[list(context.views(value)) for value in values] for _, values in branches]

@@ -56,7 +56,7 @@ def state_home(
         layout = resident_layout(context.timing, shape, most, squeeze(shape.dims) in contracted)
     lent = context.carried.get(value)
     for element in after:
-        context.note_use(owner, context.last_use(element))
+        context.lies_within(element, owner)
     near = lent is not None and (lent.in_sbuf or layout is None or context.prefix)  # small parameters move on chip
     fits = lent is not None and (wanted in (None, lent) or lent.in_sbuf) and not (lent.in_sbuf and layout is None)
     if dead and lent is not None and near and fits:

@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from math import inf
 
-from neuronx_cc.codegen.context import Context, seen_by
+from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.dots.contraction import Bound, Contraction
 from neuronx_cc.codegen.dots.copies import copies_of
 from neuronx_cc.codegen.dots.statement import problems_of
 from neuronx_cc.codegen.emission.views import View, unplaced
 from neuronx_cc.codegen.formation.graph import is_view
 from neuronx_cc.codegen.movement.transfer import nanoseconds
+from neuronx_cc.codegen.view_ops import seen_by
 from neuronx_cc.ir import hlo
 
 MOST_READERS = 4

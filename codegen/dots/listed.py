@@ -46,5 +46,5 @@ def lay_out(context: Context, op: hlo.GatherOp) -> bool:
     kept = View(alloc, "s32", Affine(alloc.lo), ())
     context.listed[op.result] = Listed(kept, pitch, width * size, rows - 1)
     for operand in op.operands:
-        context.note_use(operand, context.last_use(op.result))
+        context.lies_within(op.result, operand)
     return True

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from neuronx_cc.codegen.context import Context, seen_by
+from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.emission.views import View
 from neuronx_cc.codegen.formation.graph import base
+from neuronx_cc.codegen.view_ops import seen_by
 from neuronx_cc.ir import hlo
 
 

@@ -14,13 +14,14 @@ from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 from math import prod
 
-from neuronx_cc.codegen.context import Context, as_stored
+from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.emission.views import View
 from neuronx_cc.codegen.epilogues.chain import Chain
 from neuronx_cc.codegen.epilogues.contraction import FLOATS, Contraction
 from neuronx_cc.codegen.epilogues.work import leave
 from neuronx_cc.codegen.formation.graph import base, computes_elementwise, squeeze
 from neuronx_cc.codegen.maps.elementwise import ACTIVATION, ARITHMETIC
+from neuronx_cc.codegen.view_ops import as_stored
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo.editing import ops_of
 from neuronx_cc.ir.isa.program import Stream

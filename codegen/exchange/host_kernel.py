@@ -43,7 +43,7 @@ def lower(context: Context, op: hlo.CustomCallOp, step: int) -> None:
         if hlo.shape_of(values[0]).size:
             transfer(context.builder, target, _place(made, results[index]), Stream.DMA_LOAD)
         for value in values:
-            context.note_use(values[0], context.last_use(value))
+            context.lies_within(value, values[0])
             context.homes[value] = [target]
 
 

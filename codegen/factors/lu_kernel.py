@@ -30,7 +30,7 @@ def lower(context: Context, op: hlo.CustomCallOp, step: int) -> None:
         stays = number == 0 and not together
         targets[number] = new_home(context, values[0]) if stays else context.new_hbm(values[0])
         for value in values:
-            context.note_use(values[0], context.last_use(value))
+            context.lies_within(value, values[0])
             context.homes[value] = [targets[number]]
     if 0 not in targets:
         targets[0] = context.own_hbm(op.result, hlo.Shape("f32", (batch, rows, columns)))

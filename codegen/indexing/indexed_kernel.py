@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from neuronx_cc.codegen.context import Context, as_stored
+from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.control import counters
 from neuronx_cc.codegen.emission.builder import Affine, Block
 from neuronx_cc.codegen.emission.views import View
@@ -18,6 +18,7 @@ from neuronx_cc.codegen.formation.graph import base
 from neuronx_cc.codegen.movement.concatenate_kernel import fill
 from neuronx_cc.codegen.movement.transfer import blocks_of, copy, is_scattered, put, reordered
 from neuronx_cc.codegen.sharing import successors
+from neuronx_cc.codegen.view_ops import as_stored
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.program import Stream
 from neuronx_cc.passes.analysis.stored import is_given
@@ -29,7 +30,7 @@ def dynamic_slice(context: Context, op: hlo.DynamicSliceOp, step: int) -> None:
     operand, counted = op.args[0], counters.is_counted(context, op)
     with _window(context, op, context.hbm(operand)) as window:
         if counted and op.result not in context.outputs and stays(context, operand, window):
-            context.note_use(operand, context.last_use(op.result))
+            context.lies_within(op.result, operand)
             context.homes[op.result] = [window]
             return
         target = context.new_hbm(op.result)

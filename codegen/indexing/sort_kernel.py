@@ -103,7 +103,7 @@ def _new_homes(context: Context, op: hlo.HloOp) -> dict[int, View]:
     for number, values in (context.elements(op.result) if is_tuple else {0: [op.result]}).items():
         targets[number] = context.new_hbm(values[0])
         for value in values:
-            context.note_use(values[0], context.last_use(value))
+            context.lies_within(value, values[0])
             context.homes[value] = [targets[number]]
     return targets
 

@@ -28,7 +28,7 @@ def lower(context: Context, op: hlo.GatherOp) -> bool:
     if view is None:
         return False
     if _is_read(op, view) and op.result not in context.outputs and _stays(context, op.lhs, view):
-        context.note_use(op.lhs, context.last_use(op.result))
+        context.lies_within(op.result, op.lhs)
         context.homes[op.result] = [view]
         return True
     target = context.new_hbm(op.result)

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from neuronx_cc.codegen.context import Context, as_stored
+from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.emission.views import View, unplaced
 from neuronx_cc.codegen.formation.graph import Kernel
 from neuronx_cc.codegen.maps.axes import full_view, is_small, minor_axis
 from neuronx_cc.codegen.maps.moved import Moved, moved
 from neuronx_cc.codegen.maps.plan import MapPlan, partitions_of
 from neuronx_cc.codegen.movement.straight import pays
+from neuronx_cc.codegen.view_ops import as_stored
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.types import itemsize
 

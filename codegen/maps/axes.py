@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from itertools import chain, islice
 from math import prod
 
-from neuronx_cc.codegen.context import Context, squeezed
+from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.emission.views import View, coalesce
 from neuronx_cc.codegen.formation.graph import Kernel, base, squeeze
 from neuronx_cc.codegen.movement.transfer import transfer
+from neuronx_cc.codegen.view_ops import squeezed
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.program import Stream
 from neuronx_cc.ir.types import itemsize

@@ -8,7 +8,7 @@ from functools import lru_cache
 from math import ceil, prod
 from typing import NamedTuple
 
-from neuronx_cc.codegen.context import Context, as_stored
+from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.emission.views import View, outermost, unplaced
 from neuronx_cc.codegen.formation.graph import Kernel, base
 from neuronx_cc.codegen.maps import crossing, inner_rows, row_banks
@@ -27,6 +27,7 @@ from neuronx_cc.codegen.maps.plan import (
 )
 from neuronx_cc.codegen.maps.space import BUFFERS, streamed_elements
 from neuronx_cc.codegen.maps.spread import Partitions
+from neuronx_cc.codegen.view_ops import as_stored
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.program import Stream
 from neuronx_cc.ir.isa.timing import F32, NOTHING, Stage, Timing, total

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import inf
 
-from neuronx_cc.codegen.context import Context, as_stored, squeezed
+from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.emission.builder import Block
 from neuronx_cc.codegen.emission.views import Affine, View, outermost, unplaced
 from neuronx_cc.codegen.formation.graph import base, squeeze
@@ -25,6 +25,7 @@ from neuronx_cc.codegen.maps.spread import Partitions
 from neuronx_cc.codegen.maps.stored import stored_home
 from neuronx_cc.codegen.movement.transfer import transfer
 from neuronx_cc.codegen.movement.transpose_kernel import turn_squares
+from neuronx_cc.codegen.view_ops import as_stored, squeezed
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.program import Stream
 from neuronx_cc.ir.isa.table import NUMBER

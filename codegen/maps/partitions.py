@@ -34,7 +34,9 @@ def defer_partitions(
     """
     found: dict[hlo.HloOp, int] = {}
     deferred, narrowed = fusion.users, {made: cast for cast, made in fusion.casts.items()}
-    taken = {*deferred, *deferred.values()} - {made for made in narrowed if made.opcode in ARITHMETIC}
+    full = {user for part, user in deferred.items() if narrowed.get(part) is not user}
+    taken = {*deferred, *deferred.values()}
+    taken -= {made for made, cast in narrowed.items() if made.opcode in ARITHMETIC and cast not in full}
     taken.update(fusion.functions)
     for op in kernel.ops:
         value = op.results[0]

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import reduce
 from math import prod
 
-from neuronx_cc.codegen.context import Context, squeezed
+from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.dots.transpose import Transposer
 from neuronx_cc.codegen.emission.builder import Affine, Block, Ring, emit_over, merge_free
 from neuronx_cc.codegen.emission.emitter import Emitter, Splat
@@ -40,6 +40,7 @@ from neuronx_cc.codegen.reductions.reduce_plan import (
     is_summed_by_folds,
     on_tensor,
 )
+from neuronx_cc.codegen.view_ops import squeezed
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.errors import CompileError
 from neuronx_cc.ir.isa.program import Stream

@@ -214,6 +214,19 @@ def _extent(dim: SliceDim) -> int:
     return max(0, -(-(dim.limit - dim.start) // dim.stride))
 
 
+def _dynamic_slice(op: hlo.DynamicSliceOp, scope: Scope) -> Value | None:
+    """A window at a place that is known, and so clamped here, is a slice."""
+    array, *starts = op.args
+    slices = []
+    for start, size, dim in zip(starts, op.shape.dims, hlo.shape_of(array).dims, strict=True):
+        place = splat_of(start, scope.module) if size < dim else 0
+        if place is None:
+            return None
+        first = min(max(int(place), 0), dim - size)
+        slices.append(SliceDim(first, first + size))
+    return sliced(op, array, tuple(slices))
+
+
 def sliced(op: hlo.HloOp, value: Value, slices: tuple[SliceDim, ...]) -> Value:
     dims = hlo.shape_of(value).dims
     if all(dim == SliceDim(0, size) for dim, size in zip(slices, dims, strict=True)):
@@ -380,6 +393,7 @@ RULES: dict[type, tuple[Rule, ...]] = {
     hlo.TransposeOp: (_transpose,),
     hlo.ReverseOp: (_reverse,),
     hlo.SliceOp: (_slice,),
+    hlo.DynamicSliceOp: (_dynamic_slice,),
     hlo.PadOp: (_pad,),
     hlo.ConcatenateOp: (_concatenate,),
 }

@@ -162,6 +162,19 @@ def check_wide(function: Any, *inputs: Any) -> None:
     check_text(text, *inputs)
 
 
+def test_window_of_a_window_that_is_read_when_the_array_is_dead(random: np.random.Generator) -> None:
+    def function(x: Any, y: Any) -> Any:
+        def body(i: Any, state: Any) -> Any:
+            array = jnp.sort(state)
+            window = lax.dynamic_slice(lax.dynamic_slice(array, (i * 30,), (3000,)), (i * 10,), (2500,))
+            last = jnp.sort(array - jnp.sort(y + array))
+            return state.at[:2500].set(jnp.sort(window + last[:2500]))
+
+        return lax.fori_loop(0, 30, body, x)
+
+    check_function(function, normal(random, 4000), normal(random, 4000))
+
+
 LARGE = np.array([[1, -2, 3], [2**31 - 2, -(2**31), 0]], np.int64)
 
 

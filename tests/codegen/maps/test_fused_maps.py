@@ -132,6 +132,26 @@ def test_one_value_a_partition_is_part_of_the_next_instruction(
     assert fused or name == "twice"
 
 
+NARROWED = {
+    "sum": lambda x, y, m: x * m + jnp.tanh(y) * 3,
+    "product": lambda x, y, m: (x - m) * (jnp.exp(y) * 3),
+    "difference": lambda x, y, m: jnp.sin(y) * 2 - (x + m),
+    "one": lambda x, y, m: (x - m) * y,
+}
+
+
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+@pytest.mark.parametrize("name", NARROWED)
+def test_cast_of_what_reads_one_value_a_partition_and_another_product(
+    name: str, dtype: Any, random: np.random.Generator
+) -> None:
+    x, y = random.standard_normal((2, 256, 1000)).astype(np.float32)
+    mean, function = random.standard_normal(256).astype(np.float32), NARROWED[name]
+    compiled = check_function(lambda x, y, m: function(x, y, m[:, None]).astype(dtype), x, y, mean, relative=1e-2)
+    fused = [instr for instr in instructions(compiled) if "ap0" in instr.flags and len(instr.alu) == 2]
+    assert bool(fused) == (name == "one"), "an instruction takes one product first"
+
+
 STEPS = {
     "times 0.3": lambda x, m: x * 0.3,
     "rows' products": lambda x, m: x * m,
