@@ -13,7 +13,7 @@ from neuronx_cc.codegen.attention.pattern import Attention
 from neuronx_cc.codegen.chains import choose as chain_choice
 from neuronx_cc.codegen.chains import kernel as chain_kernel
 from neuronx_cc.codegen.chains.pattern import Chain
-from neuronx_cc.codegen.context import Context, Left
+from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.control import regions as control
 from neuronx_cc.codegen.epilogues import choose as epilogue_choice
 from neuronx_cc.codegen.exchange import order as exchange_order
@@ -23,6 +23,7 @@ from neuronx_cc.codegen.formation import form as formation
 from neuronx_cc.codegen.formation.graph import Kernel, base, operands_of, same_order, squeeze
 from neuronx_cc.codegen.indexing.gather_kernel import bring_together
 from neuronx_cc.codegen.kernels import CONTRACTIONS, LOWERINGS
+from neuronx_cc.codegen.left import Left
 from neuronx_cc.codegen.maps import kernel as map_kernel
 from neuronx_cc.codegen.movement import tail_kernel
 from neuronx_cc.codegen.movement.straight import straighten

@@ -11,13 +11,14 @@ from neuronx_cc.codegen import donation, wide_words
 from neuronx_cc.codegen.attention.kernel import NoRoomLeft
 from neuronx_cc.codegen.blocks import Block
 from neuronx_cc.codegen.choose import Planner
-from neuronx_cc.codegen.context import Context, Left, Transposes
+from neuronx_cc.codegen.context import Context, Transposes
 from neuronx_cc.codegen.control.regions import write_back
 from neuronx_cc.codegen.dots.homes import unpermuted
 from neuronx_cc.codegen.dots.problem import DECODED
 from neuronx_cc.codegen.emission.views import View, linear
 from neuronx_cc.codegen.formation.graph import ELEMENTWISE, is_view
 from neuronx_cc.codegen.kernels import CONTRACTIONS, LOWERINGS
+from neuronx_cc.codegen.left import Left, State
 from neuronx_cc.codegen.residents import PARTS
 from neuronx_cc.ir import collector, hlo
 from neuronx_cc.ir.errors import NO_LOC, CompileError
@@ -33,7 +34,7 @@ def lower_module(
     machine: Machine,
     fast_relayout: bool = True,
     transposes: Transposes = Transposes.VALUES,
-    left: list[Left] | None = None,
+    left: list[Left | State] | None = None,
     planner: Planner | None = None,
     defined_codes: bool = False,
 ) -> tuple[Program, list[np.ndarray]]:

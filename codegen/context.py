@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Set
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
 from functools import cached_property
 from math import prod
@@ -26,6 +26,7 @@ from neuronx_cc.codegen.emission.fixed import Fixed
 from neuronx_cc.codegen.emission.views import View, coalesce, factors, linear, outermost
 from neuronx_cc.codegen.formation.combiners import simple_combiners
 from neuronx_cc.codegen.formation.graph import base, elements, is_load_cast, is_view
+from neuronx_cc.codegen.left import Left, State
 from neuronx_cc.codegen.movement.fill import fill, repeats_one
 from neuronx_cc.codegen.movement.transfer import transfer
 from neuronx_cc.codegen.residents import PARTS, Residents
@@ -52,16 +53,6 @@ class Transposes(Enum):
     """As values, with one more result of the program, f32[1]: NaN if one was met, else 0."""
     BITS = "bits"
     """As bit patterns."""
-
-
-@dataclass(frozen=True, slots=True)
-class Left:
-    """What a kernel has left in memory, for who looks at it there."""
-
-    record: int
-    """The one after the kernel."""
-    value: hlo.SSAValue
-    view: View
 
 
 class Context:
@@ -116,8 +107,9 @@ class Context:
         """What the DMA casts that loads the tiles of contractions: result -> operand."""
         for computation in module.computations():
             self.cast_on_load(computation)
-        self.left: list[Left] | None = None
-        """Told what each kernel of the entry computation leaves, if anybody wants to know."""
+        self.left: list[Left | State] | None = None
+        """Told what each kernel of the entry computation leaves, and each iteration of its loops, if anybody wants to
+        know."""
 
     @property
     def timing(self) -> Timing:

@@ -6,16 +6,18 @@ rounding, the program is run once more, and what each kernel has left in memory 
 reference of the kernel's ops on the operands *that the simulator had*. So errors do not add up, whatever is chaotic
 about the module, and the first op that differs is the one at fault.
 
+Iterations of a loop are judged one by one, each on the state that the simulator had at its start.
+
 Inside a kernel rounding may still decide: a rectifier of a sum near 0, the larger of two equal sums. An element that
 differs is excused if the reference itself takes such values when its intermediate results are moved by a rounding.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import count
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -37,6 +39,10 @@ TRIALS = 12
 """Times that a kernel in doubt is evaluated with moved intermediate results."""
 _REACH = 4
 """Times the largest difference that these evaluations show which rounding may make."""
+SPREADING = (
+    "compile with --no-fast-relayout: TensorE transposes 16- and 8-bit operands by products, over 128 rows of which an "
+    "infinity or NaN spreads"
+)
 _SUMS = (hlo.ContractionOp, hlo.ReduceOp, hlo.ReduceWindowOp)
 _MOVES = (hlo.MovementOp, hlo.NullaryOp, hlo.GetTupleElementOp)
 
@@ -55,6 +61,8 @@ class Divergence:
     """The first of them."""
     expected: str
     found: str
+    spreads: bool = False
+    """Whether it is no number, and a contraction has such an operand."""
 
     def __str__(self) -> str:
         return (
@@ -72,6 +80,19 @@ class Check:
     """Largest relative 2-norm of the difference over the outputs; for integers the share of unequal elements."""
     divergence: Divergence | None
     summary: str
+    remedy: str = ""
+    """Where it is a known one."""
+
+
+class Watcher(Protocol):
+    """Is shown what a run leaves in memory, as it comes."""
+
+    def kernel(self, found: Sequence[Array]) -> None:
+        """The values of the next kernel."""
+
+    def iteration(self, loop: hlo.WhileOp, found: Mapping[int, Array], filled: Set[int]) -> None:
+        """Of the state of ``loop``, ahead of its next iteration, the elements that iterations change, by number; but
+        for those that it counts in. The iterations write all of ``filled``, which is undefined ahead of the first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +103,8 @@ class Rerun:
     """What was compiled: code generation may have changed it."""
     kernels: Sequence[Sequence[hlo.SSAValue]]
     """The values that each kernel leaves in memory."""
-    run: Callable[[Callable[[Sequence[Array]], None]], list[Array]]
-    """Runs it, calls with the values of each kernel in turn, and gives back the outputs."""
+    run: Callable[[Watcher], list[Array]]
+    """Runs it, shows what is left in turn, and gives back the outputs."""
 
 
 def check(
@@ -106,11 +127,12 @@ def check(
         return Check(True, error, None, f"outputs agree with the reference semantics, relative difference {error:.1e}")
     again = rerun()
     judge = _Judge(again, inputs, progress)
-    repeated = again.run(judge.kernel)
+    repeated = again.run(judge)
     drift = largest_difference(outputs, repeated)
     divergence = judge.results(repeated)
     if divergence is not None:
-        return Check(False, error, divergence, f"outputs differ by {error:.1e}; the first op to differ is {divergence}")
+        summary = f"outputs differ by {error:.1e}; the first op to differ is {divergence}"
+        return Check(False, error, divergence, summary, SPREADING if divergence.spreads else "")
     if drift > 0:
         summary = (
             f"outputs differ by {error:.1e}, yet every op agrees on its own operands in the module compiled again, "
@@ -136,6 +158,7 @@ class _Judge:
         self._again = again
         self._progress = progress
         self._evaluator = reference.evaluator(again.module)
+        self._moved = _Moved(again.module)
         entry = again.module.entry
         self._place: dict[hlo.SSAValue, int] = {
             value: number for number, op in enumerate(entry.block.ops) for value in op.results
@@ -145,76 +168,122 @@ class _Judge:
         self._known: Values = dict(zip(entry.block.args, inputs, strict=True))
         self._number = 0
         self._needed_until = _last_needs(entry, again.kernels)
-        self._random = np.random.default_rng(0)
+        self._states: dict[hlo.WhileOp, tuple[Any, ...]] = {}
+        """Of each loop that has begun, ahead of its last iteration so far."""
 
     def kernel(self, found: Sequence[Array]) -> None:
         """Judge the values of the next kernel."""
         values = self._again.kernels[self._number]
-        self._compare(values, found)
+        for value, array in zip(values, found, strict=True):
+            element = value.owner
+            loop = element.operand.owner if isinstance(element, hlo.GetTupleElementOp) else None
+            if isinstance(element, hlo.GetTupleElementOp) and isinstance(loop, hlo.WhileOp) and loop in self._states:
+                result = self._results(loop)[element.index.data]
+                self._compare(result, array, self._inside(loop), self._place[loop.results[0]])
+            else:
+                self._compare(value, array, self._known, self._place.get(value, -1))
         self._known |= zip(values, found, strict=True)
         for value in [value for value in self._known if self._needed_until.get(value, -1) <= self._number]:
             del self._known[value]
         self._number += 1
         self._progress("kernel", self._number, len(self._again.kernels))
 
+    def iteration(self, loop: hlo.WhileOp, found: Mapping[int, Array], filled: Set[int]) -> None:
+        """Judge what the iteration before has made of the state that it was shown to have had."""
+        initial = loop.operand.owner
+        assert isinstance(initial, hlo.TupleOp), "flatten_control left another form"
+        first = loop not in self._states
+        values = list(initial.operands) if first else self._results(loop)
+        known = dict(self._known) if first else self._inside(loop)
+        for index, array in found.items():
+            if not (first and index in filled):
+                self._compare(values[index], array, known, self._place[loop.results[0]])
+        state = [found[index] if index in found else self._evaluate(v, known) for index, v in enumerate(values)]
+        self._states[loop] = tuple(state)
+
+    def _results(self, loop: hlo.WhileOp) -> list[hlo.SSAValue]:
+        """What the body makes of each element of the state."""
+        results = self._again.module.computation(loop.body.data[0]).root.owner
+        assert isinstance(results, hlo.TupleOp), "flatten_control left another form"
+        return list(results.operands)
+
+    def _inside(self, loop: hlo.WhileOp) -> dict[hlo.SSAValue, Any]:
+        """What is known in an iteration."""
+        return {self._again.module.computation(loop.body.data[0]).block.args[0]: self._states[loop]}
+
     def results(self, outputs: Sequence[Array]) -> Divergence | None:
         """What is after the kernels: views, and copies to where results belong."""
         if self.divergence is None:
-            self._compare(outputs_of(self._again.module), outputs)
+            for value, array in zip(outputs_of(self._again.module), outputs, strict=True):
+                self._compare(value, array, self._known, self._place.get(value, -1))
         return self.divergence
 
-    def _compare(self, values: Sequence[hlo.SSAValue], found: Sequence[Array]) -> None:
-        known = dict(self._known)
-        for value, array in zip(values, found, strict=True):
-            expected = np.asarray(self._evaluate(value, known))
-            if value in self._known or not isinstance(value.owner, hlo.HloOp):
-                scale = expected
-            else:
-                operands = [self._evaluate(operand, known) for operand in value.owner.operands]
-                scale = _magnitude(self._evaluator, value.owner, operands, expected)
-            wrong = _wrong(array, expected, scale, hlo.shape_of(value).dtype)
-            if wrong.any():
-                excused = wrong & self._explained(value, array, expected, scale)
-                self.excused += int(excused.sum())
-                wrong &= ~excused
-            if wrong.any() and self._place.get(value, -1) < self._first:
-                self._first = self._place.get(value, -1)
-                self.divergence = _divergence(value, wrong, array, expected)
+    def _compare(self, value: hlo.SSAValue, array: Array, given: Mapping[hlo.SSAValue, Any], place: int) -> None:
+        """``given``: what is known; ``place``: that of the op in the entry computation."""
+        known = dict(given)
+        expected = np.asarray(self._evaluate(value, known))
+        if value in given or not isinstance(value.owner, hlo.HloOp):
+            scale = expected
+        else:
+            taken = [self._evaluate(operand, known) for operand in value.owner.operands]
+            scale = _magnitude(self._evaluator, value.owner, taken, expected)
+        wrong = _wrong(array, expected, scale, hlo.shape_of(value).dtype)
+        if wrong.any():
+            excused = wrong & self._explained(value, array, expected, scale, given)
+            self.excused += int(excused.sum())
+            wrong &= ~excused
+        if wrong.any() and place < self._first:
+            self._first = place
+            spreads = not np.isfinite(_wide(array[wrong])).any() and _multiplies_infinities(value, given, known)
+            self.divergence = _divergence(value, wrong, array, expected, spreads)
 
     def _evaluate(self, value: hlo.SSAValue, known: dict[hlo.SSAValue, Any], moved: bool = False) -> Any:
         """The reference of ``value`` on what is known; ``moved``: results on the way are moved by a rounding."""
         for op in _to_evaluate(value, known):
             operands = [known[operand] for operand in op.operands]
-            result = self._evaluator.apply(op, operands)
-            if moved and op.results[0] is not value:
-                result = self._moved(op, operands, result)
-            known[op.results[0]] = result
+            on_the_way = moved and (op.results[0] is not value or isinstance(op, hlo.RegionOp))
+            known[op.results[0]] = (self._moved if on_the_way else self._evaluator).apply(op, operands)
         return known[value]
 
-    def _moved(self, op: hlo.HloOp, operands: Sequence[Any], result: Any) -> Any:
-        """The result with each element moved up or down by what may be rounding."""
-        if not isinstance(result, np.ndarray) or not _is_float(result) or isinstance(op, _MOVES):
-            return result
-        scale = _magnitude(self._evaluator, op, operands, result) if isinstance(op, _SUMS) else np.abs(_wide(result))
-        step = max(OP_TOLERANCE / 4, _step(op.shape.dtype))
-        signs = self._random.choice(np.array([-step, step]), result.shape)
-        with np.errstate(all="ignore"):
-            return (_wide(result) + signs * _wide(scale)).astype(result.dtype)
-
-    def _explained(self, value: hlo.SSAValue, found: Array, expected: Array, scale: Array) -> Array:
-        """Which elements the reference reaches when what lies between is moved by roundings."""
+    def _explained(
+        self, value: hlo.SSAValue, found: Array, expected: Array, scale: Array, given: Mapping[hlo.SSAValue, Any]
+    ) -> Array:
+        """Which elements the reference reaches when what lies between is moved by roundings; where numbers become none
+        by that, or are none, any other is reached."""
         low, high = _wide(expected), _wide(expected)
         if low.dtype.kind == "c":
             return np.zeros(low.shape, bool)
+        ends = np.isfinite(low)
+        open_ended = np.zeros(low.shape, bool)
         for _ in range(TRIALS):
-            other = _wide(np.asarray(self._evaluate(value, dict(self._known), moved=True)))
+            other = _wide(np.asarray(self._evaluate(value, dict(given), moved=True)))
+            open_ended |= np.isfinite(other) != ends
             low, high = np.fmin(low, other), np.fmax(high, other)
         with np.errstate(all="ignore"):
             reach = _REACH * np.maximum(high - _wide(expected), _wide(expected) - low)
             if _is_float(expected):
                 reach = reach + OP_TOLERANCE * np.abs(_wide(scale))
             inside: Array = np.abs(_wide(found) - _wide(expected)) <= reach
-            return inside & (high > low)
+            return (inside & (high > low)) | open_ended
+
+
+class _Moved(reference.Evaluator):
+    """The reference with each result, in loops and branches too, moved up or down by what may be rounding."""
+
+    def __init__(self, module: hlo.HloModule) -> None:
+        super().__init__(module, reference.REFERENCE, reference.CALLING)
+        self._plain = reference.evaluator(module)
+        self._random = np.random.default_rng(0)
+
+    def apply(self, op: hlo.HloOp, operands: Sequence[Any]) -> Any:
+        result = super().apply(op, operands)
+        if not isinstance(result, np.ndarray) or not _is_float(result) or isinstance(op, _MOVES):
+            return result
+        scale = _magnitude(self._plain, op, operands, result) if isinstance(op, _SUMS) else np.abs(_wide(result))
+        step = max(OP_TOLERANCE / 4, _step(op.shape.dtype))
+        signs = self._random.choice(np.array([-step, step]), result.shape)
+        with np.errstate(all="ignore"):
+            return (_wide(result) + signs * _wide(scale)).astype(result.dtype)
 
 
 def _to_evaluate(value: hlo.SSAValue, known: dict[hlo.SSAValue, Any]) -> Iterator[hlo.HloOp]:
@@ -231,6 +300,18 @@ def _to_evaluate(value: hlo.SSAValue, known: dict[hlo.SSAValue, Any]) -> Iterato
         else:
             pending.append((wanted, True))
             pending += [(operand, False) for operand in reversed(op.operands)]
+
+
+def _multiplies_infinities(
+    value: hlo.SSAValue, given: Mapping[hlo.SSAValue, Any], known: Mapping[hlo.SSAValue, Any]
+) -> bool:
+    """Whether an infinity or NaN is in an operand of a contraction between ``given`` and ``value``."""
+    seen = dict(given)
+    for op in _to_evaluate(value, seen):
+        seen[op.results[0]] = None
+        if isinstance(op, hlo.ContractionOp) and not all(np.isfinite(_wide(known[each])).all() for each in op.operands):
+            return True
+    return False
 
 
 def _last_needs(entry: hlo.ComputationOp, kernels: Sequence[Sequence[hlo.SSAValue]]) -> dict[hlo.SSAValue, int]:
@@ -290,7 +371,7 @@ def _wrong(found: Array, expected: Array, scale: Array, dtype: str) -> Array:
     return np.asarray(~(near | (a == b) | (np.isnan(a) & np.isnan(b))))
 
 
-def _divergence(value: hlo.SSAValue, wrong: Array, found: Array, expected: Array) -> Divergence:
+def _divergence(value: hlo.SSAValue, wrong: Array, found: Array, expected: Array, spreads: bool) -> Divergence:
     index = tuple(int(i) for i in np.argwhere(wrong)[0])
     opcode = value.owner.opcode if isinstance(value.owner, hlo.HloOp) else "parameter"
     return Divergence(
@@ -302,6 +383,7 @@ def _divergence(value: hlo.SSAValue, wrong: Array, found: Array, expected: Array
         index,
         str(expected[index]),
         str(found[index]),
+        spreads,
     )
 
 

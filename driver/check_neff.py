@@ -6,14 +6,15 @@ Input: a NEFF with the options and the digest of the module it was compiled from
 import hashlib
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from itertools import groupby
 from pathlib import Path
 
 from neuronx_cc import runtime
-from neuronx_cc.codegen.context import Left
-from neuronx_cc.driver.check import Array, Check, Rerun, check
+from neuronx_cc.codegen.emission.views import View
+from neuronx_cc.codegen.left import Left, State
+from neuronx_cc.driver.check import Array, Check, Rerun, Watcher, check
 from neuronx_cc.driver.compare import Comparison, compare_module
 from neuronx_cc.driver.compile import MODULE_DIGEST, MODULE_NAME, generate
 from neuronx_cc.driver.failure import Session
@@ -26,8 +27,8 @@ from neuronx_cc.driver.parse import Parsed, from_keywords
 from neuronx_cc.driver.pipeline import run_pipeline
 from neuronx_cc.driver.recompile import Model
 from neuronx_cc.driver.search import found_in
+from neuronx_cc.ir import hlo
 from neuronx_cc.ir.errors import RunError
-from neuronx_cc.ir.hlo import shape_of
 from neuronx_cc.ir.neff import Neff
 from neuronx_cc.runtime.memory import Memory
 
@@ -85,30 +86,41 @@ def check_neff(
     run_pipeline(module, parsed, Session(session.program, session.argv, Log(level=100), parsed), machine)
 
     def rerun() -> Rerun:
-        left: list[Left] = []
+        left: list[Left | State] = []
         planner = found_in(neff.options, machine)
         executable = runtime.load(generate(module, parsed, machine, [], left=left, planner=planner))
-        kernels = [list(group) for _, group in groupby(left, key=lambda each: each.record)]
+        states = [each for each in left if isinstance(each, State)]
+        kernels = [list(of) for _, of in groupby((e for e in left if isinstance(e, Left)), key=lambda e: e.record)]
 
-        def run(see: Callable[[Sequence[Array]], None]) -> list[Array]:
-            stops = {group[0].record: partial(_look, group, see) for group in kernels}
-            return executable.observe(inputs, stops)
+        def run(watcher: Watcher) -> list[Array]:
+            looks = [(of[0].record, partial(_look, of, watcher)) for of in kernels]
+            looks += [(state.record, partial(_look_ahead, state, watcher)) for state in states]
+            return executable.observe(inputs, dict(looks))
 
         return Rerun(module, [[each.value for each in group] for group in kernels], run)
 
     return check(module, inputs, outputs, rerun, Progress())
 
 
-def _look(group: Sequence[Left], see: Callable[[Sequence[Array]], None], memory: Memory) -> None:
-    """What the kernel has left, as arrays."""
-    arrays = []
-    for each in group:
-        view, shape = each.view, shape_of(each.value)
-        atoms = [atom for dim in view.dims for atom in dim]
-        dims = [(atom.size, atom.stride, atom.partition) for atom in atoms]
-        stored = memory.lying(view.alloc.space, view.dtype, view.start.const, dims).reshape(shape.dims)
-        arrays.append(stored != 0 if shape.dtype == "pred" else stored.astype(shape.numpy_dtype, copy=False))
-    see(arrays)
+def _look(group: Sequence[Left], watcher: Watcher, memory: Memory) -> None:
+    """What the kernel has left."""
+    watcher.kernel([_array(each.view, hlo.shape_of(each.value), memory) for each in group])
+
+
+def _look_ahead(state: State, watcher: Watcher, memory: Memory) -> None:
+    """What an iteration begins with."""
+    owner = state.loop.operand.owner
+    assert isinstance(owner, hlo.TupleOp), "flatten_control left another form"
+    shapes = [hlo.shape_of(value) for value in owner.operands]
+    found = {index: _array(view, shapes[index], memory) for index, view in state.views.items()}
+    watcher.iteration(state.loop, found, state.filled)
+
+
+def _array(view: View, shape: hlo.Shape, memory: Memory) -> Array:
+    atoms = [atom for dim in view.dims for atom in dim]
+    dims = [(atom.size, atom.stride, atom.partition) for atom in atoms]
+    stored = memory.lying(view.alloc.space, view.dtype, view.start.const, dims).reshape(shape.dims)
+    return stored != 0 if shape.dtype == "pred" else stored.astype(shape.numpy_dtype, copy=False)
 
 
 class Progress:

@@ -23,7 +23,8 @@ from neuronx_cc.ir.machine import Machine
 
 if TYPE_CHECKING:
     from neuronx_cc.codegen.choose import Planner
-    from neuronx_cc.codegen.context import Left, Transposes
+    from neuronx_cc.codegen.context import Transposes
+    from neuronx_cc.codegen.left import Left, State
     from neuronx_cc.driver.parse import Parsed
     from neuronx_cc.ir.hlo import HloModule
     from neuronx_cc.ir.isa.program import Debug
@@ -96,7 +97,7 @@ def generate(
     machine: Machine,
     warnings: list[str],
     transposes: "Transposes | None" = None,
-    left: "list[Left] | None" = None,
+    left: "list[Left | State] | None" = None,
     planner: "Planner | None" = None,
     nan_codes: bool = False,
 ) -> "Neff":

@@ -166,8 +166,7 @@ CATALOGUE: dict[str, Entry] = {
     "ERUN902": Entry(
         "check failed",
         "A value differs from the reference semantics beyond rounding.",
-        "compile with --auto-cast none if the op is sensitive to it; else avoid the op that is named: compute it "
-        f"otherwise, or {PLAN_ANEW}",
+        f"a fault of the compiler, not of the model: report it; avoid the op that is named, or {PLAN_ANEW}",
     ),
     "ERUN903": Entry(
         "no module to check against",

@@ -65,6 +65,7 @@ def run_pipeline(
     module: "HloModule", parsed: Parsed, session: Session, machine: Machine, stages: Stages | None = None
 ) -> "PassContext":
     """Run ``stages`` (default: the whole pipeline) on ``module``, under the printing options of the command."""
+    from neuronx_cc.passes.inline_calls import inlined
     from neuronx_cc.passes.manager import PassContext, precision_report, run_passes, timing_table
 
     stages = default_stages() if stages is None else stages
@@ -76,7 +77,7 @@ def run_pipeline(
     _state_devices(module, parsed)
     context = PassContext(pass_options(parsed), machine, timed=parsed.flag("time_passes"))
     if _rules_are_for_this(parsed, session):
-        context.options.policy.check(module)
+        context.options.policy.check(module, inlined)
     dump = _Dump(parsed, session)
     dump.module("import", module)
     for stage, names in stages:

@@ -81,7 +81,8 @@ def run_command(session: Session) -> int:
     _print(session, results, result, verdicts)
     if verdicts is not None and not verdicts.check.passed:
         divergence = verdicts.check.divergence
-        raise RunError("ERUN902", verdicts.check.summary, loc=divergence.loc if divergence else NO_LOC)
+        where = divergence.loc if divergence else NO_LOC
+        raise RunError("ERUN902", verdicts.check.summary, verdicts.check.remedy, loc=where)
     return 0
 
 

@@ -273,6 +273,17 @@ def check_repeats(module: HloModule) -> None:
 
 
 def run(module: HloModule, context: PassContext) -> None:
+    _inline(module)
+
+
+def inlined(module: HloModule) -> HloModule:
+    """A copy without calls. Raises CompileError where calls of calls repeat too much."""
+    copy = module.copy()
+    _inline(copy)
+    return copy
+
+
+def _inline(module: HloModule) -> None:
     check_repeats(module)
     _Inliner(module).run()
     for computation in module.computations():

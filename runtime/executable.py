@@ -186,8 +186,8 @@ class Executable:
     def observe(
         self, inputs: Sequence[Any] | Mapping[str, Any], stops: Mapping[int, Callable[[Memory], None]]
     ) -> list[Array]:
-        """The outputs; on the way what ``stops`` has for a record, outside of all loops and regions, is called with the
-        memory as it is ahead of that record, or after the last one."""
+        """The outputs; on the way what ``stops`` has for a record is called with the memory as it is ahead of that
+        record, each time that it comes to be run, or after the last one."""
         prove_ordered(self.program)
         memory = self._executor(None).memory
         executor = make_executor(self.program, memory, None, {row: partial(see, memory) for row, see in stops.items()})

@@ -54,7 +54,7 @@ class Executor:
     def __init__(
         self, program: Program, memory: Memory, seed: int | None = None, stops: Mapping[int, Step] | None = None
     ) -> None:
-        """``stops``: what is called ahead of records outside of all loops and regions, or after the last one."""
+        """``stops``: what is called ahead of records, each time that they come to be run, or after the last one."""
         self.program = program
         self._stops = stops or {}
         self.memory = memory
@@ -92,7 +92,7 @@ class Executor:
         done = 0
         for number, record in enumerate(records):
             if number >= done and number in self._stops:
-                scopes[0].steps.append(self._stops[number])
+                scopes[-1].steps.append(self._stops[number])
             if number >= done:
                 done = self._take_over(number, scopes[-1])
             if number < done:

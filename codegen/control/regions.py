@@ -35,6 +35,7 @@ from neuronx_cc.codegen.emission.builder import Affine
 from neuronx_cc.codegen.emission.iterations import iterations
 from neuronx_cc.codegen.emission.views import View
 from neuronx_cc.codegen.formation.graph import base
+from neuronx_cc.codegen.left import State
 from neuronx_cc.codegen.movement.concatenate_kernel import put
 from neuronx_cc.codegen.sharing import is_free
 from neuronx_cc.ir import hlo
@@ -72,6 +73,7 @@ def lower_while(context: Context, op: hlo.WhileOp, step: int, name: str, form: F
         inner.count(counting, register, counting.index in after)
     inner.pass_on(initial)
     homes: list[list[View]] = []
+    filled: set[int] = set()
     handed = Counter(base(value) for value in initial)
     changed, contracted = frozenset(inner.carried), contracted_states(context, op)
     for index, value in enumerate(initial):
@@ -79,8 +81,10 @@ def lower_while(context: Context, op: hlo.WhileOp, step: int, name: str, form: F
             homes.append([])
         elif index in changed and trips != 0:
             dead = context.last_use(value) <= step and handed[base(value)] == 1
-            filled = inner.fills(index, trips)
-            homes.append([state_home(context, op, index, after.get(index, []), value, dead, filled, contracted)])
+            if inner.fills(index, trips):
+                filled.add(index)
+            found, fills = after.get(index, []), index in filled
+            homes.append([state_home(context, op, index, found, value, dead, fills, contracted)])
         else:
             homes.append(given_homes(context, op, index, value, trips))
             for element in after.get(index, ()):
@@ -91,9 +95,13 @@ def lower_while(context: Context, op: hlo.WhileOp, step: int, name: str, form: F
         _decide(context, condition, homes, register, f"{name}.condition", form)
     if trips != 0:
         with kept(context, op, homes, inner.carried, trips), _repeated(context, register, trips):
+            start = len(context.builder.program.records)
             inner.lower(homes)
             if trips is None:
                 _decide(context, condition, homes, register, f"{name}.condition", form)
+        if context.left is not None and not context.prefix:
+            views = {index: homes[index][0] for index in inner.carried}
+            context.left.append(State(_first(context, start, register), op, views, filled))
     context.builder.release_register(register)
     for index, found in after.items():
         for element in found:
@@ -106,6 +114,12 @@ def _repeated(context: Context, register: int, trips: int | None) -> AbstractCon
         return context.builder.region(While(register, trips or 0))
     others = context.recovery.count  # what is done otherwise is a region of its own
     return iterations(context.builder, trips, register, lambda: context.recovery.count == others)
+
+
+def _first(context: Context, start: int, register: int) -> int:
+    """The first record of an iteration emitted from ``start`` on: iterations that overlap are in one region."""
+    region = context.builder.program.records[start - 1]
+    return start + (isinstance(region, While) and region.register != register)
 
 
 def _packed(value: hlo.SSAValue) -> list[hlo.SSAValue]:

@@ -15,7 +15,7 @@ constant operand of a dot is stored in, with a percentile (``int8@99.9``) or wit
 
 import difflib
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -112,15 +112,21 @@ class Policy:
     def sets(self, setting: str) -> bool:
         return any(getattr(rule, setting) for rule in self.rules)
 
-    def check(self, module: hlo.HloModule) -> None:
-        """Raise UsageError EARG910 for a rule that matches no op of ``module`` (as imported)."""
-        ops = list(_ops(module)) if self.rules else []
-        for rule in self.rules:
-            if not any(rule.matches(op) for op in ops):
-                raise UsageError("EARG910", f"{rule.described()[:500]} matches no op of the module", _near(rule, ops))
+    def check(self, module: hlo.HloModule, inlined: Callable[[hlo.HloModule], hlo.HloModule]) -> None:
+        """Raise UsageError EARG910 for a rule that matches no op of ``module`` (as imported).
+
+        ``inlined`` gives the module with its calls inlined, in which ops have the whole paths that JAX has for them.
+        """
+        missing = list(self.unused(module))
+        if not missing:
+            return
+        whole = inlined(module)
+        ops = [*_ops(module), *_ops(whole)]
+        for rule in Policy(tuple(missing)).unused(whole):
+            raise UsageError("EARG910", f"{rule.described()[:500]} matches no op of the module", _near(rule, ops))
 
     def unused(self, module: hlo.HloModule) -> Iterator[Rule]:
-        """Rules that match no op of ``module``, as the passes left it."""
+        """Rules that match no op of ``module``."""
         ops = list(_ops(module)) if self.rules else []
         return (rule for rule in self.rules if not any(rule.matches(op) for op in ops))
 

@@ -145,6 +145,8 @@ class NativeExecutor(Executor):
         regions = False
         while at < len(records) and (outer or at == number or at not in self._stops):
             record = records[at]
+            if outer and at in self._stops:
+                words += (encode.FALLBACK, len(records) + at, 0, 0, 0, 0, 0)
             if isinstance(record, Instr):
                 words += self._instruction(at, record, owned)
             elif isinstance(record, Loop):
@@ -275,7 +277,10 @@ class NativeExecutor(Executor):
     # what the core leaves to Python -----------------------------------------------------------------------------
 
     def fall_back(self, number: int) -> None:
-        """Carries out one record. Raises RunError on a fault."""
+        """Carries out one record, or what is called ahead of one, for numbers beyond them. Raises RunError."""
+        if number >= len(self.program.records):
+            self._stops[number - len(self.program.records)]()
+            return
         step = self._python_steps.get(number)
         if step is None:
             instr = self.program.records[number]

@@ -59,10 +59,10 @@ class Simulator:
     def __init__(self, module, inputs, fault, inside=()):
         self.module, self.inputs, self.fault, self.inside, self.runs = module, inputs, fault, inside, 0
 
-    def outputs(self, see=lambda arrays: None):
+    def outputs(self, watcher=None):
         def watch(op, value):
-            if self._is_kernel(op):
-                see([value])
+            if watcher is not None and self._is_kernel(op):
+                watcher.kernel([value])
 
         self.runs += 1
         value = Faulty(self.module, self.fault).call(self.module.entry.computation_name, *self.inputs, watch=watch)

@@ -13,6 +13,7 @@ from neuronx_cc.hlo_import.parser import parse_text
 from neuronx_cc.ir.errors import UsageError
 from neuronx_cc.ir.hlo.editing import ops_of
 from neuronx_cc.ir.reference import evaluate
+from neuronx_cc.passes.inline_calls import inlined
 from neuronx_cc.passes.manager import PassContext, PassOptions, run_passes
 from neuronx_cc.passes.pipelines import DEFAULT_PIPELINE, pass_names
 from neuronx_cc.passes.precision.policy import PATTERNS, SETTINGS, TYPES, Policy, entries_of, make_rule, rules_from
@@ -149,7 +150,7 @@ def test_a_rule_that_matches_nothing_is_told_what_is_near() -> None:
         ({"op_name": "z" * 5000}, f"like '{'z' * 60}'; there are jit(f)/layer_0/dot_general"),
     ):
         with pytest.raises(UsageError) as caught:
-            Policy((make_rule("rule 1", **patterns, operands="bf16"),)).check(parse_text(TEXT))
+            Policy((make_rule("rule 1", **patterns, operands="bf16"),)).check(parse_text(TEXT), inlined)
         assert caught.value.code == "EARG910"
         assert hint in caught.value.remedy
         assert len(caught.value.message) < 600
@@ -159,7 +160,7 @@ def test_a_rule_whose_ops_are_gone_warns() -> None:
     module = parse_text(TEXT.replace("ROOT r =", "q = f32[5,3] cosine(t)\n  ROOT r ="))
     policy = Policy((make_rule("rule 1", opcode="cosine", result="bf16"),))
     context = PassContext(PassOptions(auto_cast="none", policy=policy))
-    policy.check(module)
+    policy.check(module, inlined)
     run_passes(module, pass_names(DEFAULT_PIPELINE), context)
     assert [warning.code for warning in context.warnings] == ["EARG911"]
 
@@ -278,3 +279,28 @@ def test_files_are_read_as_what_was_written(name: str, tmp_path: Path) -> None:
         path = tmp_path / name
         path.write_text(written(policy, name), encoding="utf-8", newline="")
         assert json.loads(canonical(str(path))) == entries_of(policy)
+
+
+CALLED = """
+HloModule called
+
+inner {
+  a = f32[8,8] parameter(0)
+  ROOT d = f32[8,8] dot(a, a), lhs_contracting_dims={1}, rhs_contracting_dims={0}, metadata={op_name="dot_general"}
+}
+
+ENTRY main {
+  x = f32[8,8] parameter(0)
+  ROOT c = f32[8,8] call(x), to_apply=inner, metadata={op_name="jit(f)/while/body/closed_call"}
+}
+"""
+
+
+@pytest.mark.parametrize("path", ["^dot_general$", "^jit\\(f\\)/while/body/closed_call/dot_general$"])
+def test_ops_of_functions_have_their_path_and_the_whole_one(path: str) -> None:
+    """That is what errors by op and precision reports call them."""
+    module = parse_text(CALLED)
+    Policy((make_rule("rule 1", op_name=path, operands="bf16"),)).check(module, inlined)
+    assert [op.opcode for op in module.entry.block.ops if hasattr(op, "opcode")] == ["call"]
+    with pytest.raises(UsageError, match="closed_call/dot_general"):
+        Policy((make_rule("rule 1", op_name="closed_call/dit_general$", operands="bf16"),)).check(module, inlined)
