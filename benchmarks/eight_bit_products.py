@@ -1,4 +1,4 @@
-"""Products of few rows with weights in 8 bits, as a grid: time over the DMA bound of their bytes, the worst first.
+"""Products of few rows with weights of a byte each, as a grid: time over the DMA bound of the bytes, the worst first.
 
     python benchmarks/eight_bit_products.py                  # 120 drawn cases
     python benchmarks/eight_bit_products.py --count 400 --seed 3 --check
@@ -33,7 +33,7 @@ FLOOR = 10.0
 """Microseconds."""
 MOST = 1.3
 """Times the bound."""
-FORMATS = ("f8e4m3", "f8e5m2", "f8e4m3fn", "f8e4m3fn-nan", "s8", "u8")
+FORMATS = ("f8e4m3", "f8e5m2", "f8e4m3fn", "f8e4m3fn-nan", "s8", "u8", "s4")
 """``-nan``: compiled for codes that may be NaN."""
 TYPES = {
     "f8e4m3": ml_dtypes.float8_e4m3,
@@ -41,7 +41,9 @@ TYPES = {
     "f8e4m3fn": ml_dtypes.float8_e4m3fn,
     "s8": np.int8,
     "u8": np.uint8,
+    "s4": ml_dtypes.int4,
 }
+INTEGERS = ("s8", "u8", "s4")
 ACTIVATIONS = {"bf16": ml_dtypes.bfloat16, "f32": np.float32}
 ROWS = (1, 1, 2, 4, 5, 8, 16)
 SHAPES = (
@@ -119,8 +121,8 @@ class Case:
 
         def one(k: int, n: int) -> tuple[Array, Array, Array]:
             dims = (k, n) if self.order == "kn" else (n, k)
-            if self.dtype in ("s8", "u8"):
-                limits = np.iinfo(dtype)
+            if self.dtype in INTEGERS:
+                limits = ml_dtypes.iinfo(dtype)  # type: ignore[no-untyped-call]
                 w = drawn.integers(limits.min, limits.max + 1, dims).astype(dtype)
             else:
                 w = drawn.integers(-14, 15, dims).astype(np.float32).astype(dtype)

@@ -89,8 +89,8 @@ class _Widener:
     def _read(self, b: Build, argument: Value) -> None:
         shape = hlo.shape_of(argument)
         uses = [(use.operation, use.index) for use in argument.uses]
-        if shape.dtype in BITS:  # what the host leaves in the unused bits is not known
-            value = wrapped(b, b.convert(argument, BYTE[shape.dtype]), shape.dtype)
+        if shape.dtype in BITS:  # the runtime sees to it that bytes are the numbers
+            value = b.convert(argument, BYTE[shape.dtype])
         else:
             value = b.op(hlo.BitcastConvertOp, (argument,), "u8", shape.dims)
         self.small[value] = shape.dtype

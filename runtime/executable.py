@@ -21,7 +21,7 @@ import numpy as np
 from neuronx_cc.ir import progress
 from neuronx_cc.ir.errors import RunError
 from neuronx_cc.ir.isa import soundness
-from neuronx_cc.ir.isa.elements import STORAGE, Array
+from neuronx_cc.ir.isa.elements import STORAGE, Array, in_bytes
 from neuronx_cc.ir.isa.outside import Port
 from neuronx_cc.ir.isa.program import Instr, Program, Space, Variable
 from neuronx_cc.ir.machine import Machine
@@ -394,6 +394,7 @@ class Executable:
 
     def _place(self, memory: Memory, variable: Variable, array: Array) -> None:
         """Make ``array`` the content of a variable: by binding where the program only reads it, else by copying."""
+        array = in_bytes(array, variable.dtype)
         region = memory.regions.get(variable.offset)
         if region is not None and array.size:
             region.bind(np.ascontiguousarray(array))

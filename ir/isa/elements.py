@@ -14,13 +14,24 @@ import numpy as np
 
 from neuronx_cc.ir.errors import RunError
 from neuronx_cc.ir.isa.outside import Host, Port
-from neuronx_cc.ir.types import FLOATS, NUMPY_DTYPE
+from neuronx_cc.ir.types import FLOATS, NUMPY_DTYPE, SIGNED, bits
 
 Array: TypeAlias = np.ndarray[Any, Any]
 F32 = np.dtype(np.float32)
 
 STORAGE: dict[str, np.dtype[Any]] = {**NUMPY_DTYPE, "pred": np.dtype(np.uint8)}
 """How memory holds an element type; ``pred`` is a byte, so that poison in it is harmless."""
+
+
+def in_bytes(array: Array, dtype: str) -> Array:
+    """``array`` as memory holds it: integers of 2 and 4 bits are numbers of 8, whatever the host has above them."""
+    unused = 8 * array.itemsize - bits(dtype)
+    if not unused:
+        return array
+    numbers = array.view(np.int8 if dtype in SIGNED else np.uint8)
+    amount = numbers.dtype.type(unused)
+    extended: Array = ((numbers << amount) >> amount).view(array.dtype)
+    return extended
 
 
 def mix(words: Array) -> Array:

@@ -1,6 +1,6 @@
 """Which element types hold every value of which others, for passes that move or drop ``convert`` ops."""
 
-from neuronx_cc.ir.types import INTEGERS, NUMPY_DTYPE, SIGNED
+from neuronx_cc.ir.types import INTEGERS, NUMPY_DTYPE, SIGNED, bits
 
 _FLOAT_BITS = {
     "f8e4m3": (4, 3),
@@ -49,8 +49,9 @@ def _integer_fits(source: str, target: str) -> bool:
 
 
 def skips_middle(source: str, middle: str, target: str) -> bool:
-    """Whether ``source -> middle -> target`` gives the same values as ``source -> target``."""
-    if not is_lossless(source, middle):
+    """Whether ``source -> middle -> target`` gives the same values as ``source -> target``; and is one conversion: of a
+    parameter of fewer than 8 bits to the type of its bytes is none, and there is none to other types."""
+    if not is_lossless(source, middle) or bits(source) < 8:
         return False
     if source in INTEGERS and middle not in INTEGERS and target in INTEGERS:
         # float to integer saturates where integer to integer wraps

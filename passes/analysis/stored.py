@@ -1,7 +1,10 @@
 """What lies in HBM as it is, for kernels to load."""
 
+from typing import Any, TypeGuard
+
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo.editing import users
+from neuronx_cc.ir.types import bits
 
 VIEWS = hlo.ViewOp | hlo.IdentityOp | hlo.BitcastConvertOp
 STORED = hlo.ConstantOp | hlo.DynamicSliceOp | hlo.DynamicUpdateSliceOp | hlo.ScatterOp | hlo.CollectiveOp
@@ -34,9 +37,14 @@ def is_given(value: hlo.SSAValue) -> bool:
 
 def is_stored(value: hlo.SSAValue) -> bool:
     """Whether ``value`` is an array in HBM, or a view of one."""
-    while isinstance(value.owner, VIEWS):
+    while isinstance(value.owner, VIEWS) or _names_bytes(value.owner):
         value = value.owner.operands[0]
     return is_given(value) or isinstance(value.owner, STORED)
+
+
+def _names_bytes(op: Any) -> TypeGuard[hlo.ConvertOp]:
+    """Whether ``op`` gives numbers of fewer than 8 bits the type of the bytes that they are (``widen_small_types``)."""
+    return isinstance(op, hlo.ConvertOp) and bits(hlo.shape_of(op.operand).dtype) < 8
 
 
 def only_contractions_read(value: hlo.SSAValue) -> bool:

@@ -280,3 +280,23 @@ def test_scatters_of_what_is_carried(dtype: str) -> None:
     found = compile_text(text, verify_each=True).run([x, i])
     for result, wanted in zip(found, run_text(text, [x, i]), strict=True):
         np.testing.assert_array_equal(result.astype(np.float32), wanted.astype(np.float32))
+
+
+@pytest.mark.parametrize("dtype", INTEGERS)
+def test_what_the_host_has_above_the_bits_is_none_of_a_number(dtype: str) -> None:
+    """Nor is anything computed for that: a contraction reads the bytes where they lie."""
+    random = np.random.default_rng(0)
+    rows = random.integers(-3, 4, (8, 256)).astype(np.float32)
+    numbers = random.integers(0, 256, (256, 384)).astype(np.uint8).view(NUMPY_DTYPE[dtype])
+    text = f"""HloModule m
+ENTRY e {{{{
+  x = f32[8,256] parameter(0)
+  q = {dtype}[256,384] parameter(1)
+  w = f32[256,384] convert(q)
+  d = f32[8,384] dot(x, w), lhs_contracting_dims={{{{1}}}}, rhs_contracting_dims={{{{0}}}}
+  ROOT r = {{result}}
+}}}}"""
+    multiplied = text.format(result="f32[8,384] add(d, d)")
+    check(multiplied, rows, numbers)
+    assert not [name for name in compile_text(multiplied).program.kernels if name.endswith("map")]
+    check(text.format(result=f"(f32[8,384], {dtype}[256,384]) tuple(d, q)"), rows, numbers)
