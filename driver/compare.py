@@ -8,6 +8,7 @@ rule and asking the clock.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -26,6 +27,8 @@ from neuronx_cc.passes.precision.rounding import Array, casts_of
 PRICED = 3
 """Rows whose cost in FP32 is measured, from the worst on."""
 PRINTED = 10
+APART = 2.0
+"""Times that the error of all casts differs from the sum of the squares of single ones which is remarked on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +131,9 @@ class Comparison:
             lines.append("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
         if len(self.rows) > PRINTED:
             lines.append(f"... {len(self.rows) - PRINTED} more, each {self.rows[PRINTED].impact:.1e} at most")
+        squares = math.sqrt(sum(row.impact**2 for row in self.rows))
+        if squares < math.inf and not squares / APART <= self.predicted <= squares * APART:
+            lines.append(f"errors do not add up: {self.predicted:.1e} together, {squares:.1e} by squares")
         unseen = [row for row in self.rows if row.exact]
         if unseen:
             first = f"{unseen[0].opcode} {unseen[0].name}"

@@ -91,7 +91,7 @@ def _several(session: Session, sources: list[str]) -> int:
     if folder is not None:
         files.make_folder(folder)
     outputs = [neff_beside(source, folder) for source in sources]
-    check_once(outputs)
+    check_once(list(zip(sources, outputs, strict=True)))
     for output in outputs:
         files.check_writable(output, "--output", sources)
     parsed.values["keep_collectives"] = True

@@ -130,4 +130,4 @@ class Processes:
 
 def died(job: Job) -> Outcome:
     """That of a job which no worker survives."""
-    return Outcome(None, f"the process that compiled {job.path} died", 1)
+    return Outcome(None, f"each process that was given {job.path} died: it was ended, or had no memory left", 1)

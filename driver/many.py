@@ -61,8 +61,7 @@ def batch_command(session: Session) -> int:
     options = tuple((name.replace("-", "_"), value) for name, _, value in _pairs(parsed, "option"))
     from_keywords(COMPILE, dict(options))
     jobs = [Job(path, options, neff_beside(path, folder)) for path in dict.fromkeys(paths)]
-    written = [job.output for job in jobs]
-    check_once(written)
+    check_once([(job.path, job.output) for job in jobs])
     done = _done(session, jobs, engine(parsed))
     rows = [{"module": job.path, "neff": job.output, **_told(done[job])} for job in jobs]
     return _show(session, parsed, ["module", "neff", "microseconds", "error"], rows)
@@ -128,11 +127,14 @@ def _done(session: Session, jobs: Sequence[Job], workers: Engine) -> dict[Job, O
     return done
 
 
-def check_once(written: Sequence[str]) -> None:
-    """Raises UsageError EARG905 when one file would be written twice."""
-    if len(set(written)) < len(written):
-        twice = next(name for name in written if written.count(name) > 1)
-        raise UsageError("EARG905", f"two modules would be compiled to {twice}", "give them other names")
+def check_once(written: Sequence[tuple[str, str]]) -> None:
+    """Raises UsageError EARG905 when one file would be written twice. ``written``: modules and their files."""
+    modules: dict[str, str] = {}
+    for module, name in written:
+        if name in modules:
+            said = f"two modules would be compiled to {name}: {modules[name]} and {module}"
+            raise UsageError("EARG905", said, "give them other names")
+        modules[name] = module
 
 
 def neff_beside(path: str, folder: str | None) -> str:

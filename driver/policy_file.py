@@ -116,8 +116,15 @@ def _parsed(path: str) -> Any:
 def _json(text: str, title: str) -> Any:
     from neuronx_cc.passes.precision.policy import malformed
 
+    def table(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            twice = next(key for number, (key, _) in enumerate(pairs) if key in dict(pairs[:number]))
+            raise malformed(f"{title}: {twice[:60]!r} stands twice in one table")
+        return found
+
     try:
-        return json.loads(text)
+        return json.loads(text, object_pairs_hook=table)
     except (ValueError, RecursionError) as error:
         raise malformed(f"{title} is no JSON: {error}") from None
 

@@ -7,11 +7,11 @@ from typing import Any
 
 from neuronx_cc.driver.errors import render
 from neuronx_cc.driver.jobs import Job, Outcome
-from neuronx_cc.ir.errors import NeuronError
+from neuronx_cc.ir.errors import NeuronError, RunError
 
 
 def do(job: Job) -> Outcome:
-    """Compile and time one job, in this process."""
+    """Compile and time one job, in this process; what ends a job ends no other."""
     import neuronx_cc
 
     options: dict[str, Any] = {"auto_cast": "matmult", "int64": "truncate", **dict(job.options)}
@@ -23,7 +23,15 @@ def do(job: Job) -> Outcome:
         executable = neuronx_cc.compile(Path(job.path), **options)
         return Outcome(executable.run([], timing_only=True).report.time_ns / 1e3)
     except NeuronError as error:
-        return Outcome(None, render(error), error.exit_status)
+        return _failed(error)
+    except MemoryError:
+        return _failed(RunError("EMEM901", f"the host ran out of memory for {job.path}"))
+    except OSError as error:
+        return _failed(RunError("EFIL902", f"{job.path}: {error.strerror or error}", "free space, or set TMPDIR"))
+
+
+def _failed(error: NeuronError) -> Outcome:
+    return Outcome(None, render(error), error.exit_status)
 
 
 def _tried(job: Job) -> Outcome:

@@ -10,9 +10,11 @@ import json
 import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -131,11 +133,25 @@ Measure = Callable[[Sequence[Policy]], Iterator[tuple[Policy, Trial]]]
 """Makes trials, in any order."""
 
 
-def sent(bench: Bench, engine: Engine, folder: Path) -> Measure:
-    """Trials as jobs of ``engine``, whose processes read the module and the arrays from ``folder``."""
-    module, data = folder / "module.hlo", folder / "arrays.npz"
-    module.write_text(print_module(bench.model.load()))
-    write_arrays(data, bench)
+@contextmanager
+def sent(bench: Bench, engine: Engine) -> Iterator[Measure]:
+    """Trials as jobs of ``engine``, whose processes read the module and the arrays from files that are there meanwhile.
+
+    Raises RunError EFIL902 where these cannot be written.
+    """
+    with ExitStack() as stack:
+        try:
+            folder = Path(stack.enter_context(TemporaryDirectory(ignore_cleanup_errors=True)))
+            module, data = folder / "module.hlo", folder / "arrays.npz"
+            module.write_text(print_module(bench.model.load()))
+            write_arrays(data, bench)
+        except OSError as error:
+            said = f"what processes read that make trials cannot be written: {error.strerror or error}"
+            raise RunError("EFIL902", said, "set TMPDIR to a place with more room, or give --workers 1") from None
+        yield _trials(bench, engine, module, data)
+
+
+def _trials(bench: Bench, engine: Engine, module: Path, data: Path) -> Measure:
     options = tuple((key, value) for key, value in bench.model.recorded.items() if key not in PER_TRIAL)
 
     def trials(policies: Sequence[Policy]) -> Iterator[tuple[Policy, Trial]]:
@@ -145,7 +161,7 @@ def sent(bench: Bench, engine: Engine, folder: Path) -> Measure:
             jobs[Job(str(module), (*options, ("precision_policy", text)), data=str(data))] = policy
         for job, outcome in engine.outcomes(list(jobs)):
             if outcome.microseconds is None or outcome.difference is None:
-                raise RunError("ERUN924", f"a trial failed: {outcome.error}")
+                raise RunError("ERUN924", f"a trial failed: {outcome.error.replace(str(module), 'the module')}")
             yield jobs[job], Trial(outcome.difference, outcome.microseconds, outcome.nbytes)
 
     return trials

@@ -8,9 +8,9 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from traceback import extract_tb
 from typing import Any
 
@@ -94,8 +94,8 @@ def tune_model(
         Path(workspace) / f"{strategy}.jsonl" if workspace is not None else None,
         {**identity, "compiler": COMPILER_VERSION},
     )
-    with TemporaryDirectory() as folder:
-        measure = bench.trials if engine is None else sent(bench, engine, Path(folder))
+    with ExitStack() as stack:
+        measure = bench.trials if engine is None else stack.enter_context(sent(bench, engine))
         found = STRATEGIES[strategy](bench, measure, history, types, goal, progress).tune()
     if goal.loss is None and found.chosen.error > goal.tolerance:
         raise UsageError(

@@ -93,6 +93,16 @@ def test_errors_of_single_casts_add_up_in_quadrature(mode: str) -> None:
     assert [row.impact for row in found.rows] == sorted((row.impact for row in found.rows), reverse=True)
 
 
+def test_errors_that_do_not_add_up_are_remarked_on() -> None:
+    """A small number taken from a rounded one is lost where the difference is rounded as well, and only there."""
+    random = np.random.default_rng(0)
+    inputs = [random.standard_normal((8, 16384)).astype(np.float32) for _ in range(2)]
+    lost = neuronx_cc.compare(jax.jit(lambda x, y: jnp.sum(x * y - 1e-3 * jnp.abs(x), 1)), inputs, auto_cast="all")
+    assert "errors do not add up" in str(lost)
+    fine = neuronx_cc.compare(jax.jit(lambda x, y: jnp.sum(x * y, 1) + 1), inputs, auto_cast="all")
+    assert "errors do not add up" not in str(fine)
+
+
 def test_casts_that_change_no_bit_are_said_to_be_exact() -> None:
     """A product of small integers; what it inherits is another matter."""
     random = np.random.default_rng(0)

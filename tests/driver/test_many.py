@@ -3,6 +3,7 @@
 import json
 import multiprocessing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from job_cases import deadly, once_deadly
@@ -75,7 +76,27 @@ def test_a_batch_writes_a_neff_for_each(module: Path, capsys: Capture) -> None:
     assert "names no modules" in capsys.readouterr().err
     (module.parent / "list").write_text("a/m.hlo\nb/m.hlo\n")
     assert cli.main(["batch", "list", "--output", "neffs"]) != 0
-    assert "two modules" in capsys.readouterr().err
+    assert "neffs/m.neff: a/m.hlo and b/m.hlo" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("error", "said"), [(MemoryError(), "EMEM901"), (OSError(28, "No space left"), "EFIL902")])
+def test_what_ends_a_job_ends_no_other(
+    error: Exception, said: str, module: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    compile_ = neuronx_cc.compile
+
+    def once(path: Path, **options: Any) -> Any:
+        if path.name == "m.hlo":
+            raise error
+        return compile_(path, **options)
+
+    monkeypatch.setattr(neuronx_cc, "compile", once)
+    (module.parent / "n.hlo").write_text(TEXT.replace("256", "64"))
+    (module.parent / "list").write_text("m.hlo\nn.hlo\n")
+    assert cli.main(["batch", "list", "--workers", "1", "--json"]) != 0
+    first, second = json.loads(capsys.readouterr().out)
+    assert said in first["error"]
+    assert second["microseconds"] > 0
 
 
 def test_a_worker_that_dies_loses_nothing(tmp_path: Path) -> None:

@@ -241,6 +241,7 @@ def test_damaged_files_are_refused(data, tmp_path) -> None:
         ("p.json", "rules = []", "is no JSON"),
         ("p.toml", '{"rules": []}', "is no TOML"),
         ("p", '{"rules": ', "is no JSON"),
+        ("p.json", '{"rules": [{"operands": "bf16", "operands": "fp32"}]}', "'operands' stands twice"),
     ],
 )
 def test_what_a_file_is_says_its_name(name: str, text: str, said: str, tmp_path) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 import neuronx_cc
 from neuronx_cc.driver import cli
-from neuronx_cc.ir.errors import UsageError
+from neuronx_cc.ir.errors import NeuronError, UsageError
 
 SIZE = 160
 
@@ -321,3 +321,12 @@ def test_weights_that_are_parameters_have_no_form_in_eight_bits() -> None:
     found = neuronx_cc.tune(jax.jit(lambda x, w: x @ w), arrays()[:2], 0.05, types=("int8",))
     assert found.impossible == ("int8",)
     assert "int8 was not tried: no weights are constants" in str(found)
+
+
+def test_no_room_for_what_processes_read_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("neuronx_cc.driver.tuning.bench.write_arrays", full)
+    with pytest.raises(NeuronError, match="No space left on device - set TMPDIR"):
+        neuronx_cc.tune(jax.jit(planted), arrays(), 5e-3, types=("bf16",), workers=2)
