@@ -93,6 +93,7 @@ DEFAULT_PIPELINE: Pipeline = (
         (
             "even_rows",
             "query_rows",
+            "lay_out_stacks",
             "thin_dots",
             "scans_in_rows",
             "chunk_scans",
@@ -126,6 +127,7 @@ DEFAULT_PIPELINE: Pipeline = (
         (
             "fold_constants",
             "canonicalize",
+            "lay_out_stacks",
             "fold_large_constants",
             "cse",
             "stack_parameters",

@@ -3,20 +3,20 @@
 Input: canonical hlo ahead of ``auto_cast``. Output: ``dot(x, w)`` with a float constant w becomes ``dot(x, convert(q))
 s``: codes q, a constant of a byte an element, and a scale s for each output channel (``precision.quantization``), which
 the contraction applies as its sums leave PSUM; kernels of convolutions alike. What TensorE multiplies by is q itself,
-which no cast rounds.
+which no cast rounds. Of a stack of weights that a loop takes one by one, codes and scales are stacks as well.
 """
 
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.hlo.editing import ops_of, replace
 from neuronx_cc.passes.accumulate_f32 import record
+from neuronx_cc.passes.analysis.constant_stacks import element
 from neuronx_cc.passes.expansions.build import Build, Value
 from neuronx_cc.passes.manager import PassContext
 from neuronx_cc.passes.precision.quantization import (
     Weight,
     is_format,
     not_finite_of,
-    quantized,
     stored_as,
     weight_of,
 )
@@ -60,14 +60,15 @@ def _warn_of_what_is_not_finite(module: HloModule, op: hlo.HloOp, context: PassC
 
 def _quantised(module: HloModule, op: hlo.DotOp | hlo.ConvolutionOp, weight: Weight, form: str) -> Value:
     b, index = Build.before(module, op), weight.operand
-    codes, scales = quantized(weight.array, weight.contracted, form)
+    codes, scales = weight.codes(form)
     other = op.operands[1 - index]
     operands = [other, other]
-    operands[index] = b.convert(b.array(codes, stored_as(form)[0]), hlo.shape_of(op.operands[index]).dtype)
+    stored = element(b, b.array(codes, stored_as(form)[0]), weight.places)
+    operands[index] = b.convert(stored, hlo.shape_of(op.operands[index]).dtype)
     sums = b.typed(type(op), operands, hlo.array_type("f32", op.shape.dims), **op.properties)
     axes, places = _channels(op, weight)
     kept = sorted(axes)
-    scale = b.transpose(b.array(scales), [kept.index(axis) for axis in axes])
+    scale = b.transpose(element(b, b.array(scales), weight.places), [kept.index(axis) for axis in axes])
     return b.convert(b.mul(sums, b.broadcast(scale, op.shape.dims, places)), op.shape.dtype)
 
 
@@ -77,6 +78,7 @@ def _channels(op: hlo.DotOp | hlo.ConvolutionOp, weight: Weight) -> tuple[list[i
         return [op.dims.data.rhs_output_feature], [op.dims.data.out_feature]
     numbers = op.dims.data
     batch = (numbers.lhs_batch, numbers.rhs_batch)[weight.operand]
-    free = [axis for axis in range(weight.array.ndim) if axis not in (*batch, *weight.contracted)]
+    rank = hlo.shape_of(op.operands[weight.operand]).rank
+    free = [axis for axis in range(rank) if axis not in (*batch, *weight.contracted)]
     first = op.shape.rank - len(free) if weight.operand else len(batch)
     return [*batch, *free], [*range(len(batch)), *range(first, first + len(free))]

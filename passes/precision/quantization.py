@@ -12,24 +12,30 @@ from typing import Any
 import numpy as np
 
 from neuronx_cc.ir import hlo
-from neuronx_cc.ir.hlo.editing import defining_op
 from neuronx_cc.ir.types import NUMPY_DTYPE
+from neuronx_cc.passes.analysis.constant_stacks import FLOATS, constant_of_stack
 from neuronx_cc.passes.analysis.contracted import contracted_by
 
 Array = np.ndarray[Any, np.dtype[Any]]
 FORMATS = {"int8": ("s8", 127.0), "fp8_e4m3": ("f8e4m3", 240.0)}
 """What policies and ``--quantize-weights`` call a format -> element type of the codes, its largest number."""
 LEAST_PERCENTILE = 50.0
-FLOATS = frozenset(["f32", "bf16", "f16"])
 
 
 @dataclass(frozen=True, slots=True)
 class Weight:
-    """A constant operand of a contraction."""
+    """A constant operand of a contraction, or one of a stack of such, as of a loop over layers."""
 
     operand: int
     contracted: tuple[int, ...]
     array: Array
+    """With the dims of the operand behind those of the stack."""
+    places: tuple[hlo.SSAValue, ...] = ()
+    """Of the operand in each dim of the stack."""
+
+    def codes(self, form: str) -> tuple[Array, Array]:
+        """Codes and scales in ``form``, of the whole stack."""
+        return quantized(self.array, [len(self.places) + axis for axis in self.contracted], form)
 
 
 def is_format(text: str) -> bool:
@@ -95,30 +101,9 @@ def _weight_of(module: hlo.HloModule, op: hlo.HloOp) -> Weight | None:
     """The same with elements that are not finite."""
     if not isinstance(op, hlo.DotOp | hlo.ConvolutionOp) or op.shape.dtype not in FLOATS:
         return None
-    arrays = [_constant(module, operand) for operand in op.operands]
-    if sum(array is not None for array in arrays) != 1:
+    found = [constant_of_stack(module, operand) for operand in op.operands]
+    if sum(each is not None for each in found) != 1:
         return None
-    index = next(number for number, array in enumerate(arrays) if array is not None)
-    contracted, array = contracted_by(op, index), arrays[index]
-    assert array is not None
-    return Weight(index, contracted, array) if contracted and array.size else None
-
-
-def _constant(module: hlo.HloModule, value: hlo.SSAValue) -> Array | None:
-    """A float constant, also as what movement and casts make of it."""
-    op = defining_op(value)
-    if hlo.shape_of(value).dtype not in FLOATS:
-        return None
-    if isinstance(op, hlo.ConstantOp):
-        array = module.constants[op.value.data]
-        return array if array.ndim == len(op.shape.dims) and any(array.strides) else None
-    if not isinstance(op, hlo.TransposeOp | hlo.ReshapeOp | hlo.ConvertOp):
-        return None
-    inner = _constant(module, op.operands[0])
-    if inner is None:
-        return None
-    if isinstance(op, hlo.TransposeOp):
-        return inner.transpose(op.dimensions.data)
-    if isinstance(op, hlo.ReshapeOp):
-        return inner.reshape(op.shape.dims)
-    return inner.astype(NUMPY_DTYPE[op.shape.dtype])
+    ((index, stack),) = ((number, each) for number, each in enumerate(found) if each is not None)
+    contracted = contracted_by(op, index)
+    return Weight(index, contracted, stack.array, stack.places) if contracted and stack.array.size else None

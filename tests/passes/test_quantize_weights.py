@@ -132,6 +132,90 @@ def test_values(function: Callable[..., Any], form: str) -> None:
     assert_close(result, want, relative=2e-2 if function is of_16_bits else 2e-5)
 
 
+def layers(x: Any, w: Any) -> Any:
+    return lax.scan(lambda state, each: (jnp.tanh(state @ each), None), x, w)[0]
+
+
+def turned_layers(x: Any, w: Any) -> Any:
+    return lax.scan(lambda state, each: (jnp.tanh(state @ each.T), None), x, w, reverse=True)[0]
+
+
+def layers_of_heads(x: Any, w: Any) -> Any:
+    def layer(state: Any, each: Any) -> Any:
+        heads = jnp.einsum("mhk,hkd->mhd", state.reshape(5, 4, 16), each.reshape(4, 16, 64)[:, :, :16])
+        return jnp.tanh(heads.reshape(5, 64)), None
+
+    return lax.scan(layer, x, w)[0]
+
+
+def layers_in_the_middle(x: Any, w: Any) -> Any:
+    stack = jnp.moveaxis(w, 0, 1)
+    return lax.fori_loop(0, 14, lambda at, state: jnp.tanh(state @ stack[:, at]), x)
+
+
+def layers_of_layers(x: Any, w: Any) -> Any:
+    stack = w.reshape(7, 2, 64, 64)
+    return lax.scan(lambda state, each: (layers(state, each) + 1, None), x, stack)[0]
+
+
+def taken_at_random(x: Any, w: Any) -> Any:
+    def body(_: Any, state: Any) -> Any:
+        at = jnp.sum(jnp.abs(state)).astype(jnp.int32) % 20 - 3  # beyond both ends as well
+        return jnp.tanh(state @ lax.dynamic_index_in_dim(w, at, 0, keepdims=False))
+
+    return lax.fori_loop(0, 14, body, x)
+
+
+def convolved(x: Any, w: Any) -> Any:
+    def layer(state: Any, each: Any) -> Any:
+        kernel = each.reshape(3, 3, 64 // 3, 64 // 3)
+        return jnp.tanh(lax.conv_general_dilated(state, kernel, (1, 1), "SAME", dimension_numbers=FORM)), None
+
+    image = jnp.tile(x.reshape(5, 1, 1, 64)[..., :21], (1, 4, 4, 1))
+    return lax.scan(layer, image, w.reshape(14, -1)[:, : 9 * 21 * 21].reshape(14, 3, 3, 21, 21))[0]
+
+
+FORM = ("NHWC", "HWIO", "NHWC")
+STACKS = {
+    layers: (1,), turned_layers: (2,), layers_of_heads: None, layers_in_the_middle: (1,), layers_of_layers: (1,),
+    taken_at_random: (1,), convolved: None,
+}  # fmt: skip
+"""Models of a stack of 14 weights of 64 x 64 -> the axes that are summed over; None: dims of the model's own."""
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("function", STACKS, ids=lambda function: function.__name__)
+def test_stacks_of_weights(function: Callable[..., Any], form: str) -> None:
+    """A loop takes codes and scales out of stacks."""
+    random = np.random.default_rng(2)
+    x, w = (random.standard_normal(dims).astype(np.float32) for dims in ((5, 64), (14, 64, 64)))
+    w *= 0.2 * random.uniform(0.5, 2, (14, 1, 64)).astype(np.float32)
+    axes = STACKS[function]
+    compiled = compile_text(text_of(partial(function, w=w), x), policy=policy_of(None, (), form))
+    (result,) = compiled.run([x])
+    if axes is None:
+        plain = compile_text(text_of(partial(function, w=w), x))
+        assert compiled.program.hbm_bytes < 0.5 * plain.program.hbm_bytes
+        assert_close(result, np.asarray(function(jnp.asarray(x), w)), relative=0.3)
+    else:
+        want = np.asarray(function(jnp.asarray(x), rounded_weight(w, axes, form)))
+        assert_close(result, want, relative=1e-3)
+
+
+@pytest.mark.parametrize("function", [layers, turned_layers, layers_in_the_middle])
+def test_stacks_are_cast_and_laid_out_once(function: Callable[..., Any]) -> None:
+    """A loop reads what it multiplies by, in BF16 as in FP32: nothing is cast or turned in it."""
+    random = np.random.default_rng(2)
+    x, w = (random.standard_normal(dims).astype(np.float32) for dims in ((5, 64), (14, 64, 64)))
+    module = parse_text(text_of(partial(function, w=w * np.float32(0.1)), x))
+    names = pipelines.pass_names(pipelines.DEFAULT_PIPELINE)
+    run_passes(module, names, PassContext(PassOptions(auto_cast="matmult")))
+    ops = [op for computation in module.computations() for op in computation.block.ops]
+    weights = [op for op in ops if isinstance(op, hlo.ConstantOp) and op.shape.size == w.size]
+    assert [op.shape.dtype for op in weights] == ["bf16"]
+    assert all(hlo.shape_of(op.operands[0]).size != 64 * 64 for op in ops if isinstance(op, hlo.ConvertOp))
+
+
 def test_what_stays() -> None:
     x = np.ones((5, 70), np.float32)
     assert stored(partial(right, w=W), x, None) == []
