@@ -381,7 +381,7 @@ class Executable:
         if self._memory.scratch_bytes >= LARGE_BYTES and not KEPT.take(self._memory):
             require(self._memory.scratch_bytes, self.describe)
         if seed not in self._executors:
-            self._executors[seed] = make_executor(self.program, self._memory, seed)
+            self._executors[seed] = make_executor(self.program, self._memory, seed, observed=False)
         return self._executors[seed]
 
     def _constant(self, variable: Variable) -> Array:

@@ -3,6 +3,7 @@
 
 #include "course.h"
 #include "decode.h"
+#include "loans.h"
 
 // An open loop: its item, iterations begun, those of earlier entries.
 struct Open {
@@ -13,6 +14,8 @@ struct Context {
     const Kernels* kernels;
     Limits limits;
     Weights weights;
+    Loans loans;
+    bool observed;           // somebody looks at the memory after a run
     i64 run;
     std::vector<char*> bases;
     i64 *registers, *counters, slots;
@@ -23,7 +26,10 @@ struct Context {
     Course course;
 };
 
-// Carries out one instruction; false when Python must.
+// Puts everything where Python looks for it.
+void settle(Context& context);
+
+// Carries out one instruction; false when Python must, which finds all that it needs.
 bool execute(Context& context, Item& item);
 
 // Carries out several items from `at` on together, if that is worth it, and returns how many: transposes that follow each

@@ -87,7 +87,6 @@ struct Lanes {
 struct Item {
     Kind kind;
     i64 number;             // index of the record
-    bool writes_sbuf;
     int results;            // how many operands are written; they come first, but ACCUMULATE's sums, which are last
     bool elementwise;       // a source may lie exactly where the result does
     std::vector<std::pair<int, int>> overlaps;  // pairs of operands that may overlap at run time
@@ -104,6 +103,34 @@ struct Item {
     i64 effort;             // about how long it takes, in units of some nanoseconds
     i64 seen = -1;          // MULTIPLY: run in which a constant moving tile was looked at
     bool identity = false;
+    i64 pitch = 0;          // MULTIPLY, LOAD: how far apart the partitions of the source are
+    Nest home{};            // the nest of operands where they lie; `nest` is that of what is read instead (loans.h)
+    bool borrows = false;   // something is read elsewhere
+    bool lendable = false;  // a copy that may be put off
+    bool whole = false;     // all bytes between the first and the last one of a result's partitions are written
+};
+
+namespace {
+
+inline bool is_written(const Item& item, size_t o) {
+    return int(o) < item.results || (item.kind == ACCUMULATE && o + 1 == item.operands.size());
+}
+
+}  // namespace
+
+// Bytes that an operand may touch: of partitions, counted from the first one of a base, or of the host's memory (base -1,
+// no partitions).
+struct Place {
+    i64 base, lane, lanes, from, to;
+
+    bool meets(const Place& other) const {
+        return base == other.base && from < other.to && other.from < to &&
+               (base < 0 || (lane < other.lane + other.lanes && other.lane < lane + lanes));
+    }
+    bool holds(const Place& other) const {
+        return base == other.base && from <= other.from && other.to <= to && lane <= other.lane &&
+               other.lane + other.lanes <= lane + lanes;
+    }
 };
 
 // Memory for one thread's temporaries.
@@ -114,10 +141,12 @@ struct Workspace {
     alignas(64) float row[MAX_ROW];
 };
 
-// The stationary tile of TensorE, [depth, rows]; pending: still in SBUF, to be read from there.
+// The stationary tile of TensorE, [depth, rows]; pending: still where it was loaded from, to be read from there.
 struct Weights {
     bool pending;
     char* source;
+    Place place;            // of the source
+    i64 pitch;              // between its partitions
     const Item* item;
     i64 depth, rows;
     bool blank;             // dense holds nothing but NaN, as at the start of a run

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <memory>
 
+#include "loans.h"
 #include "strips.h"
 
 namespace {
@@ -43,7 +44,6 @@ void read_item(Reader& words, Item& item) {
     const i64 any = words.end - words.at;
     item.kind = Kind(words.next());
     item.number = words.next();
-    item.writes_sbuf = words.next() != 0;
     item.results = int(words.next());
     for (i64 n = words.next_count(any); n > 0; --n) item.params.push_back(words.next());
     for (i64 n = words.next_count(any); n > 0; --n) {
@@ -99,11 +99,9 @@ bool same_pattern(const Operand& a, const Operand& b) {
 void find_overlaps(Item& item) {
     const int n = int(item.operands.size());
     for (int a = 0; a < n; ++a) {
-        const bool written = item.kind == ACCUMULATE ? a == 0 || a == n - 1 : a < item.results;
-        if (!written) continue;
+        if (!is_written(item, size_t(a))) continue;
         for (int b = 0; b < n; ++b) {
-            const bool other_written = item.kind == ACCUMULATE ? b == 0 || b == n - 1 : b < item.results;
-            if (a == b || (other_written && b < a)) continue;
+            if (a == b || (b < a && is_written(item, size_t(b)))) continue;
             const Operand &x = item.operands[a], &y = item.operands[b];
             if (x.base != y.base || x.base < 0) continue;
             if (x.lanes && (x.lane >= y.lane + y.lanes || y.lane >= x.lane + x.lanes)) continue;
@@ -157,6 +155,15 @@ bool join_item(Item& item) {
     return true;
 }
 
+// Whether an item writes all bytes between the first and the last one of its result's partitions, whatever they were.
+bool is_whole(const Item& item) {
+    const bool all = item.kind == MAP || item.kind == COPY || item.kind == BITS || item.kind == INTEGER || item.kind == ACCUMULATE;
+    if (!all || !item.lanes.count) return false;
+    const Operand& result = item.operands[0];
+    const Nest free = join({&result}, 1, result.ndims);
+    return free.ndims == 1 && (free.inner == 1 || free.stride[0][0] == size_of(int(result.type)));
+}
+
 // Whether one operand fits nowhere in its memory, whatever the registers say.
 bool is_outside(const Item& item) {
     for (const Operand& operand : item.operands)
@@ -164,15 +171,24 @@ bool is_outside(const Item& item) {
     return false;
 }
 
-// Checks and completes an item; false when kernels must not be given it.
-bool prepare(Item& item, const Limits& limits) {
+bool are_bound(Item& item, const Limits& limits) {
     for (Operand& operand : item.operands)
         if (!bound(operand, limits)) return false;
+    return item.results <= int(item.operands.size());
+}
+
+// Checks and completes an item; false when kernels must not be given it.
+bool prepare(Item& item, const Limits& limits) {
+    if (!are_bound(item, limits)) return false;
     if (!is_sound(item, limits) || is_outside(item)) return false;
     find_overlaps(item);
     if (!join_item(item)) return false;
     const Nest &nest = item.nest, &inside = item.inside;
     item.lanes = lanes_of(item);
+    item.home = item.nest;
+    item.whole = is_whole(item);
+    item.lendable = can_be_lent(item);
+    if (item.kind == LOAD || item.kind == MULTIPLY) item.pitch = item.operands.back().stride[0];
     item.effort = 64;
     if (nest.ndims) item.effort += nest.rows * nest.inner * (inside.ndims ? inside.rows * inside.inner : 1) / 16;
     if (item.kind == GATHER || item.kind == SCATTER) item.effort += (item.effort - 64) * item.operands[2].count[0];
@@ -261,9 +277,10 @@ Code* decode(const i64* words, i64 count, const Limits& limits) {
             item.jump = open.back();
             start.jump = index;
             open.pop_back();
-        } else if (item.kind != FALLBACK && !prepare(item, limits)) {
+        } else if (item.kind == FALLBACK ? !are_bound(item, limits) : !prepare(item, limits)) {
             if (item.kind == LOAD || item.kind == MULTIPLY) return nullptr;
             item.kind = FALLBACK;
+            item.operands.clear();
         }
     }
     i64 run = 0;

@@ -9,9 +9,9 @@ struct Code {
     i64 slots = 0;          // counters of loops that it uses
 };
 
-// From the words of encode.py: for each item its kind, record, whether it writes SBUF, number of results; then, each
+// From the words of encode.py: for each item its kind, record, number of results; then, each
 // with their number in front, parameters, operations (4 words each) and operands. An item that kernels must not be given
-// becomes a FALLBACK. Null for words that are none, for loops and regions that are not whole, and for parts of a product or a loop
+// becomes a FALLBACK; of one that was a FALLBACK before, the operands are all that it touches, if it has some. Null for words that are none, for loops and regions that are not whole, and for parts of a product or a loop
 // that are not sound.
 Code* decode(const i64* words, i64 count, const Limits& limits);
 

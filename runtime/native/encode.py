@@ -59,6 +59,7 @@ _ACTIVATIONS = {name: name for name in STEP.keys() & functions.ACTIVATION.keys()
 
 Operation = tuple[int, int, int, int]
 """Step, operand or -1, whether the sides are swapped, the constant's bits."""
+MAX_OPERANDS = 6
 MAX_DIMS = 5
 MAX_COEFS = 6
 MAX_ROW = 65536
@@ -82,7 +83,7 @@ class Form(NamedTuple):
     opaque: bool = False
     """Only the operands' bits matter."""
     flipped: bool = False
-    """The source's two dims change places."""
+    """The source's two dims change places; in a reduction the result's, too."""
 
 
 _FLAGS: dict[str, frozenset[str]] = {
@@ -102,6 +103,13 @@ _FLAGS: dict[str, frozenset[str]] = {
     "dma_scatter": frozenset(["skip", "add"]),
 }
 """The flags that the core knows. An instruction with any other one is not for it."""
+
+
+def left_to_python(instr: Instr) -> Form:
+    """Of this the core need only know what it touches; without operands, that is everything."""
+    refs = (*instr.outs, *instr.ins)
+    known = len(refs) <= MAX_OPERANDS and all(len(ref.dims) <= MAX_DIMS and len(ref.coefs) <= MAX_COEFS for ref in refs)
+    return Form(FALLBACK, opaque=True, order=None if known else ())
 
 
 def form(instr: Instr, constant_tile: bool) -> Form | None:
@@ -221,6 +229,13 @@ def _reduce(instr: Instr) -> Form | None:
     if outer == len(x.dims) or not 0 < prod(x.counts[outer:]) <= MAX_ROW:
         return None
     return Form(REDUCE, (int("negate" in instr.flags), outer), ((STEP[instr.alu[0]], 1, 0, 0),))
+
+
+def _partition_reduce(instr: Instr) -> Form | None:
+    """Extremes, of which the order does not matter."""
+    y, x = instr.outs[0], instr.ins[0]
+    fits = len(y.dims) == len(x.dims) == 2 and {y.dtype, x.dtype} <= FLOATS and instr.alu[0] in ("max", "min")
+    return Form(REDUCE, (0, 1), ((STEP[instr.alu[0]], 1, 0, 0),), flipped=True) if fits else None
 
 
 def _scan(instr: Instr) -> Form | None:
@@ -431,6 +446,7 @@ _FORMS: dict[str, Callable[[Instr], Form | None]] = {
     "tensor_scalar": _tensor_scalar,
     "scalar_tensor_tensor": _scalar_tensor_tensor,
     "tensor_reduce": _reduce,
+    "partition_reduce": _partition_reduce,
     "tensor_tensor_scan": _scan,
     "copy_predicated": _select,
     "transpose": _transpose,

@@ -89,7 +89,7 @@ bool multiply(Context& context, Item& item, char* const* start) {
         if (item.identity) {
             if (weights.pending && !is_dense_tile(*weights.item)) context.kernels->settle(weights);
             const char* from = weights.pending ? weights.source : reinterpret_cast<const char*>(weights.dense);
-            const i64 pitch = weights.pending ? weights.item->operands[0].stride[0] : weights.rows * 4;
+            const i64 pitch = weights.pending ? weights.pitch : weights.rows * 4;
             Transpose job{context.kernels, &item, from, pitch, weights.depth, weights.rows, start[0], {item.columns.empty()}};
             if (job.finite) call_transposed(&job, 0, (weights.depth + 15) / 16, own_workspace());
             if (job.finite) return true;
@@ -130,14 +130,23 @@ bool locate(const Context& context, Item& item, char** start) {
     return true;
 }
 
-void set_weights(Weights& weights, const Item& load, char* source) {
+void set_weights(Weights& weights, const Item& load, char* source, const Place& place) {
     weights.pending = true;
     weights.source = source;
+    weights.place = place;
+    weights.pitch = load.pitch;
     weights.item = &load;
     weights.depth = load.operands[0].lanes;
     weights.rows = load.inside.rows * load.inside.inner;
     weights.packed = 0;
     weights.ones = -1;
+}
+
+// Addresses and places of all operands, or of what they borrow; false when Python or the copy of something must come first.
+bool reach(Context& context, Item& item, char** start, Place* places) {
+    if (!locate(context, item, start)) return false;
+    find_places(context, item, start, places);
+    return borrow(context, item, start, places, false) == READY;
 }
 
 const int MOST_TOGETHER = 16;
@@ -153,6 +162,7 @@ void call_transposes(void* data, i64 first, i64 last, Workspace& workspace) {
 // those are. A transpose is two: a tile in SBUF is loaded, then multiplied with the identity matrix, to a part of PSUM.
 i64 transpose_together(Context& context, Code& code, i64 at) {
     Transpose jobs[MOST_TOGETHER];
+    Place places[MOST_TOGETHER], other[MAX_OPERANDS];
     char* source[MAX_OPERANDS];
     int count = 0;
     for (i64 k = at; k + 1 < i64(code.items.size()) && count < MOST_TOGETHER; k += 2) {
@@ -163,21 +173,21 @@ i64 transpose_together(Context& context, Code& code, i64 at) {
         const i64 depth = load.operands[0].lanes, rows = load.inside.inner;
         char* start[MAX_OPERANDS];
         if (depth != product.operands[1].lanes || rows != product.operands[0].lanes) break;
-        if (!locate(context, load, source) || !locate(context, product, start)) break;
+        if (!reach(context, load, source, &places[count]) || !reach(context, product, start, other)) break;
         bool apart = true;  // from the results so far, all of which have columns of 4 bytes
-        for (int other = 0; other < count; ++other)
-            apart &= start[0] >= jobs[other].out + jobs[other].depth * 4 || start[0] + depth * 4 <= jobs[other].out;
+        for (int k = 0; k < count; ++k)
+            apart &= start[0] >= jobs[k].out + jobs[k].depth * 4 || start[0] + depth * 4 <= jobs[k].out;
         if (!apart) break;
         Transpose& job = jobs[count++];
         job.kernels = context.kernels, job.item = &product, job.from = source[0];
-        job.pitch = load.operands[0].stride[0], job.depth = depth, job.rows = rows;
+        job.pitch = load.pitch, job.depth = depth, job.rows = rows;
         job.out = start[0], job.finite = true;
     }
     if (count < 2) return 0;
     in_parallel(count, MOST_TOGETHER / 2, call_transposes, jobs);
     for (int k = 0; k < count; ++k) {
         const Item& load = code.items[at + 2 * k];
-        set_weights(context.weights, load, const_cast<char*>(jobs[k].from));
+        set_weights(context.weights, load, const_cast<char*>(jobs[k].from), places[k]);
         if (!jobs[k].finite) execute(context, code.items[at + 2 * k + 1]);
     }
     return 2 * count;
@@ -216,6 +226,7 @@ bool is_interleaved(const Item& load, const Item& product) {
 // is multiplied at once, as it lies.
 i64 interleave_together(Context& context, Code& code, i64 at) {
     char *source[MOST_INTERLEAVED][MAX_OPERANDS], *start[MOST_INTERLEAVED][MAX_OPERANDS];
+    Place place, last, places[MAX_OPERANDS];
     if (at + 1 >= i64(code.items.size()) || !is_interleaved(code.items[at], code.items[at + 1])) return 0;
     const Item &load = code.items[at], &product = code.items[at + 1];
     const i64 apart = load.inside.stride[0][0], rows = load.inside.inner, depth = load.operands[0].lanes;
@@ -225,16 +236,16 @@ i64 interleave_together(Context& context, Code& code, i64 at) {
         Item &next = code.items[k], &other = code.items[k + 1];
         if (!is_interleaved(next, other) || next.inside.inner != rows || next.inside.stride[0][0] != apart) break;
         if (next.operands[0].lanes != depth || other.operands[1].type != product.operands[1].type) break;
-        if (!locate(context, next, source[count]) || !locate(context, other, start[count])) break;
+        if (!reach(context, next, source[count], &place) || !reach(context, other, start[count], places)) break;
         const char *low = lowest && lowest < source[count][0] ? lowest : source[count][0];
         const char *high = highest > source[count][0] ? highest : source[count][0];
-        if (start[count][1] != start[0][1] || high - low >= apart || (high - low) % 4) break;
-        lowest = low, highest = high;
+        if (start[count][1] != start[0][1] || high - low >= apart || (high - low) % 4 || next.pitch != load.pitch) break;
+        lowest = low, highest = high, last = place;
     }
     const i64 all = (rows - 1) * (apart / 4) + (highest - lowest) / 4 + 1;
     if (count < 2 || count * 8 < apart || all > MAX_ROW) return 0;
     float* total = own_workspace().row;
-    Interleaved job{context.kernels, &product, lowest, start[0][1], load.operands[0].stride[0], total};
+    Interleaved job{context.kernels, &product, lowest, start[0][1], load.pitch, total};
     const i64 chunks = all / MAX_LANES, rest = chunks * MAX_LANES;
     in_parallel(chunks, chunks / 4 + 1, call_interleaved, &job);
     job.kernels->interleaved(product, lowest, job.pitch, job.moving, rest, all, total);
@@ -243,15 +254,14 @@ i64 interleave_together(Context& context, Code& code, i64 at) {
         const float* sums = total + (source[k][0] - lowest) / 4;
         context.kernels->store_column(other, start[k][0], sums, apart / 4);
     }
-    set_weights(context.weights, code.items[at + 2 * count - 2], source[count - 1][0]);
+    set_weights(context.weights, code.items[at + 2 * count - 2], source[count - 1][0], last);
     return 2 * count;
 }
 
-bool execute(Context& context, Item& item) {
-    Weights& weights = context.weights;
-    if (item.writes_sbuf && weights.pending) context.kernels->settle(weights);
-    char* start[MAX_OPERANDS];
-    if (item.kind == FALLBACK || !locate(context, item, start)) return false;
+namespace {
+
+// Carries out an item whose operands are at hand; false when Python must.
+bool carry_out(Context& context, Item& item, char* const* start, const Place* places) {
     const Nest& nest = item.nest;
     switch (item.kind) {
         case MAP: {
@@ -278,7 +288,7 @@ bool execute(Context& context, Item& item) {
                    call<&Kernels::scan>);
             return true;
         case LOAD:
-            set_weights(weights, item, start[0]);
+            set_weights(context.weights, item, start[0], places[0]);
             return true;
         case MULTIPLY: return multiply(context, item, start);
         case GATHER: return gather(*context.kernels, item, start);
@@ -299,19 +309,43 @@ bool execute(Context& context, Item& item) {
     }
 }
 
+}  // namespace
+
+void settle(Context& context) {
+    if (context.weights.pending) context.kernels->settle(context.weights);
+    settle_loans(context);
+}
+
+bool execute(Context& context, Item& item) {
+    char* start[MAX_OPERANDS];
+    Place places[MAX_OPERANDS];
+    const bool known = (item.kind != FALLBACK || item.operands.size()) && locate(context, item, start);
+    const bool meets = context.loans.count || context.weights.pending || item.lendable || item.borrows;
+    if (known && (meets || item.kind == LOAD)) find_places(context, item, start, places);
+    if (known && meets && borrow(context, item, start, places, true) == PUT_OFF) return true;
+    if (known && item.kind == FALLBACK) return false;
+    if (known && carry_out(context, item, start, places)) return true;
+    settle(context);
+    return false;
+}
+
 i64 strip(Context& context, Code& code, i64 at) {
-    const Item* items[MOST_IN_STRIPS];
+    Item* items[MOST_IN_STRIPS];
     char* start[MOST_IN_STRIPS][MAX_OPERANDS];
-    int count = 0;
-    for (; count < MOST_IN_STRIPS && count < code.items[size_t(at)].strips; ++count) {
-        Item& item = code.items[size_t(at + count)];
+    Outside outside;
+    int count = 0, done = 0;
+    for (; done < MOST_IN_STRIPS && done < code.items[size_t(at)].strips; ++done) {
+        Item& item = code.items[size_t(at + done)];
+        Place places[MAX_OPERANDS];
         if (!locate(context, item, start[count])) break;
-        items[count] = &item;
+        find_places(context, item, start[count], places);
+        if (!outside.admits(item, places)) break;
+        const Borrowed borrowed = borrow(context, item, start[count], places, done == 0);
+        if (borrowed == BLOCKED) break;
+        outside.add(item, places);
+        if (borrowed == READY) items[count++] = &item;
     }
-    count = independent(items, start, count);
-    if (count < 2) return 0;
-    for (int k = 0; k < count; ++k)
-        if (items[k]->writes_sbuf && context.weights.pending) context.kernels->settle(context.weights);
-    run_in_strips(*context.kernels, items, start, count);
-    return count;
+    if (count == 1) carry_out(context, *items[0], start[0], nullptr);
+    if (count > 1) run_in_strips(*context.kernels, items, start, count);
+    return done;
 }

@@ -75,8 +75,14 @@ class NativeExecutor(Executor):
     """As ``Executor``, without stochastic rounding. Raises NotNative for a program that the core cannot run."""
 
     def __init__(
-        self, program: Program, memory: Memory, level: str = "", stops: Mapping[int, Step] | None = None
+        self,
+        program: Program,
+        memory: Memory,
+        level: str = "",
+        stops: Mapping[int, Step] | None = None,
+        observed: bool = True,
     ) -> None:
+        """``observed``: somebody looks at the memories on chip after a run; else what nothing needs may be left out."""
         self._library = library.required()
         self._bound = list(enumerate(memory.regions.values(), len(Space)))
         self._shown: list[Array | None] = [None] * (len(Space) + len(self._bound))
@@ -91,7 +97,7 @@ class NativeExecutor(Executor):
         self._falls_back = False
         bases = array("q", _geometry(memory, self._literals))
         self._context = self._library.core_new(
-            level.encode(), len(bases) // 4, bases.buffer_info()[0], REGISTERS * (STREAMS + 1)
+            level.encode(), len(bases) // 4, bases.buffer_info()[0], REGISTERS * (STREAMS + 1), observed
         )
         super().__init__(program, memory, stops=stops)
         self._patterns.clear()
@@ -159,10 +165,10 @@ class NativeExecutor(Executor):
                 words += self._region_words(at, record)
                 regions = True
             elif isinstance(record, Else):
-                words += (encode.ELSE, at, 0, 0, 0, 0, 0)
+                words += (encode.ELSE, at, 0, 0, 0, 0)
             elif outer:
                 owned = outer.pop()
-                words += (encode.END, at, 0, 0, 0, 0, 0)
+                words += (encode.END, at, 0, 0, 0, 0)
             else:
                 break
             at += 1
@@ -176,7 +182,7 @@ class NativeExecutor(Executor):
     def _loop_words(self, number: int, loop: Loop) -> list[int]:
         slot = self._slots.setdefault(id(loop), len(self._slots)) if loop.phases else -1
         params = [loop.count, loop.register, slot, *(value for phase in loop.phases for value in phase)]
-        return [encode.LOOP, number, 0, 0, len(params), *params, 0, 0]
+        return [encode.LOOP, number, 0, len(params), *params, 0, 0]
 
     def _region_words(self, number: int, region: While | Branch) -> list[int]:
         """The counters of the loops inside, but not inside another region, begin anew each time."""
@@ -198,7 +204,7 @@ class NativeExecutor(Executor):
         else:
             params = [region.count, region.register if region.count else 0, decider, *slots]
         kind = encode.BRANCH if isinstance(region, Branch) else encode.WHILE
-        return [kind, number, 0, 0, len(params), *params, 0, 0]
+        return [kind, number, 0, len(params), *params, 0, 0]
 
     def _instruction(self, number: int, instr: Instr, owned: frozenset[int]) -> list[int]:
         if instr.op == "nop":
@@ -228,8 +234,8 @@ class NativeExecutor(Executor):
         if moving or instr.op == "load_stationary":
             raise NotNative(f"record {number}: {instr.op}")
         self._falls_back = True
-        writes_sbuf = any(ref.space is Space.SBUF for ref in instr.outs)
-        return [encode.FALLBACK, number, int(writes_sbuf), 0, 0, 0, 0]
+        found = patterns.pattern(instr, encode.left_to_python(instr), self.memory.pitch)
+        return patterns.item(found, instr, number, region, place)
 
     def _pattern(self, instr: Instr, constant_tile: bool) -> patterns.Pattern | None:
         """How the core carries the instruction out, found once for all that differ in addresses alone; None if it does
@@ -348,10 +354,14 @@ def _as_numpy() -> Iterator[None]:
 
 @collector.paused()
 def make_executor(
-    program: Program, memory: Memory, seed: int | None, stops: Mapping[int, Step] | None = None
+    program: Program,
+    memory: Memory,
+    seed: int | None,
+    stops: Mapping[int, Step] | None = None,
+    observed: bool = True,
 ) -> Executor:
     """What runs a program: the core unless it is missing, not wanted (``library.chosen``) or unable to."""
     if library.chosen(seed) == "native":
         with suppress(NotNative):
-            return NativeExecutor(program, memory, stops=stops)
+            return NativeExecutor(program, memory, stops=stops, observed=observed)
     return Executor(program, memory, seed, stops)

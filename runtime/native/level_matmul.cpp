@@ -41,6 +41,7 @@ inline V same_nan(V a) { for (int i = 0; i < LANES; ++i) a.x[i] = one_nan(a.x[i]
 
 const int VECTORS = 2, WIDTH = VECTORS * LANES;  // columns of a panel
 const int LINES = (WIDTH * 4 + 63) / 64;         // of a cache, for a panel's row
+const i64 CROWDED = 512;                         // rows at such distances push each other out of the nearest cache
 const int AHEAD = 8;                             // lanes that are asked for in advance
 
 // Columns [first, last) of one lane of an operand, whose free dims are `free`.
@@ -144,14 +145,19 @@ bool is_dense(const Nest& free, i64 type) {
     return type == F32 && free.rows == 1 && (free.stride[0][free.ndims - 1] == 4 || free.inner == 1);
 }
 
-// VECTORS_ vectors of rows of the result side by side, of a stationary tile as it lies.
+// VECTORS_ vectors of sums side by side, of a tile as it lies.
 template <int VECTORS_>
 void columns_of(const char* tile, i64 pitch, i64 depth, const float* x, float* total) {
+    const i64 bytes = VECTORS_ * LANES * 4;
     V sum[VECTORS_];
     _Pragma("GCC unroll 8") for (int v = 0; v < VECTORS_; ++v) sum[v] = zero();
-    for (i64 k = 0; k < depth; ++k, tile += pitch)
+    for (i64 k = 0; k < depth; ++k, tile += pitch) {
+        // a tile is seldom read twice, and what lies so far apart comes from far away; behind its end the next columns
+        const char* later = tile + (k + AHEAD < depth ? AHEAD * pitch : (AHEAD - depth) * pitch + bytes);
+        for (i64 i = 0; i < bytes; i += 64) __builtin_prefetch(later + i);
         _Pragma("GCC unroll 8") for (int v = 0; v < VECTORS_; ++v)
             sum[v] = fused(x[k], load(reinterpret_cast<const float*>(tile) + v * LANES), sum[v]);
+    }
     _Pragma("GCC unroll 8") for (int v = 0; v < VECTORS_; ++v) store(total + v * LANES, sum[v]);
 }
 
@@ -167,9 +173,10 @@ void column_sums(const char* tile, i64 pitch, i64 depth, const float* x, i64 fir
     }
 }
 
-// The single column of a moving tile.
-void read_column(const Operand& x, const char* moving, float* values) {
-    for (i64 k = 0; k < x.lanes; ++k) read(int(x.type), values + k, moving + k * lane_pitch(x), 0, 1);
+// The single column of the moving tile.
+void read_column(const Item& item, const char* moving, float* values) {
+    const Operand& x = item.operands[1];
+    for (i64 k = 0; k < x.lanes; ++k) read(int(x.type), values + k, moving + k * item.pitch, 0, 1);
 }
 
 }  // namespace
@@ -189,9 +196,9 @@ void multiply_column(const Item& item, const Weights& weights, char* out, const 
     const i64 depth = weights.depth, rows = weights.rows;
     const bool tf32 = item.params[1] != 0;
     float total[MAX_LANES], values[MAX_LANES];
-    read_column(item.operands[1], moving, values);
+    read_column(item, moving, values);
     const char* tile = weights.pending ? weights.source : reinterpret_cast<const char*>(weights.dense);
-    i64 from = weights.pending ? lane_pitch(weights.item->operands[0]) : rows * 4;
+    i64 from = weights.pending ? weights.pitch : rows * 4;
     if (tf32) {  // w.row has room for a whole tile
         for (i64 k = 0; k < depth; ++k) {
             values[k] = to_tf32(values[k]);
@@ -203,13 +210,26 @@ void multiply_column(const Item& item, const Weights& weights, char* out, const 
     store_column(item, out, total, 1);
 }
 
+// The product of a single row of the result: sums of the moving tile as it lies.
+void multiply_row(const Item& item, const Weights& weights, char* out, const char* moving, i64 first, i64 last, Workspace& w) {
+    const i64 depth = weights.depth, all = item.inside.rows * item.inside.inner, end = last * UNIT < all ? last * UNIT : all;
+    const bool add = item.params[0] != 0;
+    float values[MAX_LANES];
+    for (i64 k = 0; k < depth; ++k) values[k] = weights.panels[k * MOST_ROWS];
+    column_sums(moving, item.pitch, depth, values, first * UNIT, end, w.row);
+    for (i64 c = first * UNIT; c < end; ++c) {
+        char* at = out + (item.columns.empty() ? c * 4 : item.columns[size_t(c)]);
+        put<float>(at, one_nan(add ? get<float>(at) + w.row[c] : w.row[c]));
+    }
+}
+
 }  // namespace
 
 // Reads the stationary tile out of SBUF, which something is about to write.
 void settle(Weights& w) {
     const Operand& x = w.item->operands[0];
     for (i64 k = 0; k < w.depth; ++k)
-        read_lane(w.item->inside, int(x.type), w.source + k * lane_pitch(x), 0, w.rows, w.dense + k * w.rows);
+        read_lane(w.item->inside, int(x.type), w.source + k * w.pitch, 0, w.rows, w.dense + k * w.rows);
     w.pending = w.blank = false;
 }
 
@@ -227,7 +247,7 @@ bool is_identity(const Item& item, const char* moving, Workspace& w) {
     const Operand& x = item.operands[1];
     const i64 n = x.lanes;
     for (i64 k = 0; k < n; ++k) {
-        const char* lane = moving + k * lane_pitch(x);
+        const char* lane = moving + k * item.pitch;
         const float* row = w.a;
         if (is_dense(item.inside, x.type)) row = reinterpret_cast<const float*>(lane);
         else read_lane(item.inside, int(x.type), lane, 0, n, w.a);
@@ -244,7 +264,7 @@ void pack(Weights& w, bool tf32) {
     const bool direct = w.pending && is_dense(w.item->inside, w.item->operands[0].type);
     if (w.pending && !direct) settle(w);
     const char* from = direct ? w.source : reinterpret_cast<const char*>(w.dense);
-    const i64 pitch = direct ? lane_pitch(w.item->operands[0]) : w.rows * 4;
+    const i64 pitch = direct ? w.pitch : w.rows * 4;
     for (i64 k = 0; k < w.depth; ++k) {
         const float* row = reinterpret_cast<const float*>(from + k * pitch);
         float* to = w.panels + k * MOST_ROWS;
@@ -266,11 +286,13 @@ void multiply(const Item& item, const Weights& weights, char* out, const char* m
     const i64 depth = weights.depth, pitch = lane_pitch(item.operands[0]);
     const i64 all = item.inside.rows * item.inside.inner;
     const bool add = item.params[0] != 0, tf32 = item.params[1] != 0;
-    const i64 x_pitch = lane_pitch(x);
+    const i64 x_pitch = item.pitch;
+    const bool crowded = x_pitch % CROWDED == 0 && weights.rows > MOST_ROWS;
     if (all == 1) return multiply_column(item, weights, out, moving, w);
+    if (weights.rows == 1 && is_dense(item.inside, x.type) && !tf32) return multiply_row(item, weights, out, moving, first, last, w);
     for (i64 column = first * UNIT; column < all && column < last * UNIT; column += UNIT) {
         const i64 end = column + UNIT < all ? column + UNIT : all;
-        const bool dense = is_dense(item.inside, x.type) && end - column == UNIT && !tf32;
+        const bool dense = is_dense(item.inside, x.type) && end - column == UNIT && !tf32 && !crowded;
         for (i64 k = 0; k < depth; ++k) {
             if (dense) {
                 if (column == first * UNIT) expect(moving + k * x_pitch + column * 4, WIDTH * 4);
@@ -303,7 +325,7 @@ void multiply(const Item& item, const Weights& weights, char* out, const char* m
 // Sums of a wide stationary tile, of which products take every so many columns, with the single column of a moving one.
 void interleaved(const Item& item, const char* tile, i64 pitch, const char* moving, i64 first, i64 last, float* total) {
     float values[MAX_LANES];
-    read_column(item.operands[1], moving, values);
+    read_column(item, moving, values);
     column_sums(tile, pitch, item.operands[1].lanes, values, first, last, total);
 }
 
@@ -335,11 +357,11 @@ int find_ones(const char* tile, i64 pitch, Weights& w) {
 // finite, for a chain of sums from 0 up is never -0, and what else is added to it is 0.
 bool add_up(const Item& item, Weights& weights, char* out, const char* moving, Workspace& w) {
     const Operand& x = item.operands[1];
-    const i64 n = item.inside.rows * item.inside.inner, pitch = lane_pitch(item.operands[0]), x_pitch = lane_pitch(x);
+    const i64 n = item.inside.rows * item.inside.inner, pitch = lane_pitch(item.operands[0]), x_pitch = item.pitch;
     if (!is_dense(item.inside, x.type) || !item.columns.empty() || weights.ones == 0) return false;
     if (weights.ones < 0) {
         const char* tile = weights.pending ? weights.source : reinterpret_cast<const char*>(weights.dense);
-        weights.ones = find_ones(tile, weights.pending ? lane_pitch(weights.item->operands[0]) : weights.rows * 4, weights);
+        weights.ones = find_ones(tile, weights.pending ? weights.pitch : weights.rows * 4, weights);
         if (weights.ones == 0) return false;
     }
     float check[16] = {};

@@ -17,7 +17,7 @@ from neuronx_cc.ir.errors import RunError
 from neuronx_cc.ir.isa.elements import STORAGE, Array
 from neuronx_cc.runtime.native.encode import SMALL_FLOATS
 
-ABI = 10
+ABI = 11
 """Must be the number in core.cpp."""
 PATH = Path(__file__).with_name("libcore.so")
 REMEDY = "install a C++17 compiler (Debian, Ubuntu: apt install g++) and reinstall (in a checkout: make setup)"
@@ -56,7 +56,7 @@ def open_library(path: Path) -> ctypes.CDLL | None:
         "core_level": (ctypes.c_char_p, ctypes.c_char_p),
         "core_threads": (None, ctypes.c_int),
         "core_small_float": (None, ctypes.c_int, pointer, pointer, pointer),
-        "core_new": (pointer, ctypes.c_char_p, word, pointer, word),
+        "core_new": (pointer, ctypes.c_char_p, word, pointer, word, ctypes.c_int),
         "core_free": (None, pointer),
         "core_code": (pointer, pointer, pointer, word),
         "core_code_free": (None, pointer),

@@ -13,6 +13,7 @@ from neuronx_cc.runtime.native.encode import (
     GROUP_SCATTER,
     MAP,
     RAW8,
+    REDUCE,
     SCATTER,
     TYPES,
     Form,
@@ -34,13 +35,12 @@ def pattern(instr: Instr, found: Form, pitch: dict[Space, int]) -> Pattern:
     """What ``item`` fills in for the instruction and others like it."""
     refs = (*instr.outs, *instr.ins)
     order = range(len(refs)) if found.order is None else found.order
-    writes_sbuf = any(ref.space is Space.SBUF for ref in instr.outs)
-    words = [found.kind, 0, int(writes_sbuf), len(instr.outs), len(found.params), *found.params]
+    words = [found.kind, 0, len(instr.outs) if order else 0, len(found.params), *found.params]
     words.append(len(found.operations))
     for operation in found.operations:
         words += operation
     words.append(len(order))
-    counts = refs[order[0]].counts
+    counts = refs[order[0]].counts if order else ()
     spots = []
     for position, index in enumerate(order):
         if index < 0:
@@ -57,7 +57,7 @@ def pattern(instr: Instr, found: Form, pitch: dict[Space, int]) -> Pattern:
         )
         tile = counts if position in found.partitions or (found.kind in (MAP, COPY) and not found.flipped) else None
         spots.append((index, len(words)))
-        words += _operand(ref, kind, pitch, tile, found.flipped and position == 1)
+        words += _operand(ref, kind, pitch, tile, found.flipped and (position == 1 or found.kind == REDUCE))
     return Pattern(words, spots)
 
 

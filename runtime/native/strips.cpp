@@ -20,19 +20,9 @@ i64 lane_bytes(const Item& item) {
     return bytes;
 }
 
-// The bytes that an operand may touch.
-struct Span {
-    const char *from, *to;
-    bool meets(const Span& other) const { return from < other.to && other.from < to; }
-};
-
-Span span_of(const Operand& operand, const char* start) {
-    return {start + operand.below, start + operand.above + size_of(int(operand.type))};
-}
-
 struct Strips {
     const Kernels* kernels;
-    const Item* const* items;
+    Item* const* items;
     char* const (*start)[MAX_OPERANDS];
     int count;
     i64 lanes;
@@ -88,25 +78,19 @@ Lanes lanes_of(const Item& item) {
 
 bool is_long(const Item& item) { return lane_bytes(item) * item.lanes.count >= LONG_BYTES; }
 
-int independent(const Item* const* items, char* const (*start)[MAX_OPERANDS], int count) {
-    Span spans[MOST_IN_STRIPS * MAX_OPERANDS];
-    int owner[MOST_IN_STRIPS * MAX_OPERANDS], n = 0;
-    bool written[MOST_IN_STRIPS * MAX_OPERANDS];
-    for (int k = 0; k < count; ++k)
-        for (size_t o = 0; o < items[k]->operands.size(); ++o) {
-            const Operand& operand = items[k]->operands[o];
-            if (operand.base < 0 || operand.lanes) continue;
-            const bool last = o + 1 == items[k]->operands.size();
-            const bool writes = int(o) < items[k]->results || (items[k]->kind == ACCUMULATE && last);
-            const Span span = span_of(operand, start[k][o]);
-            for (int other = 0; other < n; ++other)
-                if (owner[other] != k && (writes || written[other]) && span.meets(spans[other])) return k;
-            spans[n] = span, owner[n] = k, written[n++] = writes;
-        }
-    return count;
+bool Outside::admits(const Item& item, const Place* places) const {
+    for (size_t o = 0; o < item.operands.size(); ++o)
+        for (int k = 0; k < count; ++k)
+            if (item.operands[o].base >= 0 && (written[k] || is_written(item, o)) && places[o].meets(all[k])) return false;
+    return true;
 }
 
-void run_in_strips(const Kernels& kernels, const Item* const* items, char* const (*start)[MAX_OPERANDS], int count) {
+void Outside::add(const Item& item, const Place* places) {
+    for (size_t o = 0; o < item.operands.size(); ++o)
+        if (item.operands[o].base >= 0 && places[o].base < 0) all[count] = places[o], written[count++] = is_written(item, o);
+}
+
+void run_in_strips(const Kernels& kernels, Item* const* items, char* const (*start)[MAX_OPERANDS], int count) {
     i64 most = 1, end = 0;
     for (int k = 0; k < count; ++k) {
         const i64 bytes = lane_bytes(*items[k]), last = items[k]->lanes.first + items[k]->lanes.count;

@@ -12,8 +12,17 @@ Lanes lanes_of(const Item& item);
 // Whether items are worth being carried out in strips.
 bool is_long(const Item& item);
 
-// How many of the items, all of which have lanes, can be: the first ones of which none reads or writes what another one
-// writes in HBM.
-int independent(const Item* const* items, char* const (*start)[MAX_OPERANDS], int count);
+// What some items that have lanes touch outside of partitions.
+class Outside {
+public:
+    // Whether an item with these places neither reads nor writes what an item before it writes, nor the other way round.
+    bool admits(const Item& item, const Place* places) const;
+    void add(const Item& item, const Place* places);
 
-void run_in_strips(const Kernels& kernels, const Item* const* items, char* const (*start)[MAX_OPERANDS], int count);
+private:
+    Place all[MOST_IN_STRIPS * MAX_OPERANDS];
+    bool written[MOST_IN_STRIPS * MAX_OPERANDS];
+    int count = 0;
+};
+
+void run_in_strips(const Kernels& kernels, Item* const* items, char* const (*start)[MAX_OPERANDS], int count);
