@@ -32,8 +32,6 @@ EQUAL = 1e-6
 """Relative difference of times that are equal but for rounding."""
 NEAR = 0.2
 """Relative difference of predicted and true errors that is not remarked on."""
-EARLIER = "bert, diffusion, llama, mamba, resnet and unet"
-"""Programs that were not measured with the others."""
 CHOSEN = ("gpt2", "bert", "llama", "resnet", "mamba", "moe", "unet", "diffusion")
 INTRODUCTION = f"""# Tuning the examples
 
@@ -46,8 +44,8 @@ against FP32, of the simulated program; of integers the share that differs.
 What a type saves for like contractions, and whether another one is faster for them, the clock alone is asked, which
 takes about half of a trial: the column "timed". Where a type that would be faster is not tolerated, casts of single
 contractions are evaluated by the reference semantics, without compiling: the column "evaluated". Where
-`basic` is not done, its time is that of the best that it had found. Rows and charts of {EARLIER}
-are of earlier states of the compiler.
+`basic` is not done, its time is that of the best that it had found. All rows and charts are of one state of the
+compiler.
 
 No strategy takes fewer than two trials, FP32 and the chosen one, and `basic` itself is done after five where every
 type is tolerated at once, so that a fifth of its trials is out of reach there. By its algorithm, `basic` takes at
