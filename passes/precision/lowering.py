@@ -1,7 +1,8 @@
 """Gives the FP32 values of one computation the types decided on: ``--auto-cast all``, and rules for results.
 
 Part of the pass ``auto_cast``; the operands of contractions have been cast before. Elementwise ops and data movement
-compute in their type, but for those of which integers alone are made (``precision.integers``). Reductions add in FP32,
+compute in their type, but for those of which integers alone are made (``precision.integers``); what takes or replaces
+a part of an array that is given in FP32, such as one layer of all in a loop, casts that part. Reductions add in FP32,
 unless they are told otherwise, and contractions always do: their results are FP32 and are cast where the next op takes
 them, or at once where a rule gives the result a type. The other ops (sort, scatter, bitcast-convert, random numbers,
 collectives, control flow and its tuples) compute in FP32 on cast values. Inputs and outputs of a computation keep FP32.
@@ -14,11 +15,16 @@ from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.hlo.editing import insert_before, ops_of, retype
 from neuronx_cc.passes.accumulate_f32 import record
+from neuronx_cc.passes.analysis.stored import is_stored
+from neuronx_cc.passes.analysis.values import constant_of
 from neuronx_cc.passes.expansions.combiners import combiner_in
 from neuronx_cc.passes.manager import PassContext
 from neuronx_cc.passes.precision.casts import TF32_BITS, Casts
 from neuronx_cc.passes.precision.decisions import Contraction, Decision, is_f32, of_result, sums_in_f32
 from neuronx_cc.passes.precision.integers import REASON, only_for_integers
+
+PARTS = hlo.DynamicSliceOp | hlo.GatherOp | hlo.DynamicUpdateSliceOp
+"""Ops that take or replace a part of their first operand."""
 
 
 class Lowering:
@@ -56,12 +62,32 @@ class Lowering:
         last.operands = [self._widened(last, operand) for operand in last.operands]
 
     def _lower(self, op: hlo.HloOp, decision: Decision) -> None:
+        if isinstance(op, PARTS) and self._is_given(op.operands[0]):
+            self._lower_part(op, decision)
+            return
         op.operands = [self._lowered(op, operand, decision.dtype) for operand in op.operands]
         result = op.results[0]
         if is_f32(result):
             retype(result, hlo.array_type(decision.dtype, op.shape.dims))
             self._low.add(result)
             self._record(op, "result", decision.dtype, decision.reason)
+
+    def _is_given(self, value: hlo.SSAValue) -> bool:
+        """Whether ``value`` is an FP32 array in HBM that all of would have to be cast."""
+        return (
+            is_f32(value) and value not in self._low and is_stored(value) and constant_of(value, self._module) is None
+        )
+
+    def _lower_part(self, op: hlo.HloOp, decision: Decision) -> None:
+        whole, *others = op.operands
+        if isinstance(op, hlo.DynamicUpdateSliceOp):
+            part = self._lowered(op, others[0], decision.dtype)
+            self._low.add(part)
+            others[0] = self._widened(op, part)
+        op.operands = [whole, *others]
+        if not isinstance(op, hlo.DynamicUpdateSliceOp):
+            self._record(op, "result", decision.dtype, decision.reason)
+            self._round_result(op, decision.dtype)
 
     def _round(self, op: hlo.HloOp, decision: Decision) -> None:
         operands = [self._widened(op, operand) for operand in op.operands]

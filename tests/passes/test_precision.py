@@ -2,13 +2,18 @@
 
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
+from generated import text_of
+from jax import lax
 from special_inputs import assert_same_bits
 
 from neuronx_cc.hlo_import.parser import parse_text
 from neuronx_cc.ir import hlo
+from neuronx_cc.ir.hlo.editing import ops_of
 from neuronx_cc.ir.reference import CALLING, REFERENCE, Evaluator, evaluate
 from neuronx_cc.passes.manager import PassContext, PassOptions, precision_report, run_passes
 from neuronx_cc.passes.pipelines import DEFAULT_PIPELINE, pass_names
@@ -229,3 +234,36 @@ ENTRY main {
     np.testing.assert_array_equal(whole, [300, 7, 1000000])
     assert not np.array_equal(product, np.float32([30.07, 7.3, 3e6]))
     assert {row.name: row.reason for row in context.precision}["q"] == "integers alone are made of it"
+
+
+def stacked(x: Any, w: Any) -> Any:
+    return lax.scan(lambda state, each: (jnp.tanh(state @ each), jnp.exp(state)), x, w)
+
+
+def trained(x: Any, w: Any) -> Any:
+    return jax.grad(lambda w: jnp.sum(stacked(x, w)[0] ** 2))(w)
+
+
+def replaced(x: Any, w: Any) -> Any:
+    def body(state: Any, each: Any) -> Any:
+        cache = lax.dynamic_update_slice(each, state, (3, 0))
+        return jnp.tanh(state @ cache), cache
+
+    return lax.scan(body, x, w)
+
+
+@pytest.mark.parametrize("cast_type", ["bf16", "fp16"])
+@pytest.mark.parametrize("function", [stacked, trained, replaced])
+def test_iterations_cast_what_they_take_alone(function, cast_type):
+    """Of a stack of which each takes or replaces one: else a loop would cast as often as it has iterations."""
+    random = np.random.default_rng(0)
+    x, w = (0.1 * random.standard_normal(dims).astype(np.float32) for dims in ((8, 64), (17, 64, 64)))
+    module = parse_text(text_of(function, x, w))
+    whole = evaluate(module, [x, w])
+    options = PassOptions(auto_cast="all", auto_cast_type=cast_type)
+    run_passes(module, pass_names(DEFAULT_PIPELINE), PassContext(options))
+    casts = [op for each in module.computations() for op in ops_of(each.block) if isinstance(op, hlo.ConvertOp)]
+    assert casts
+    assert max(op.shape.size for op in casts) <= 64 * 64
+    for found, expected in zip(evaluate(module, [x, w]), whole, strict=True):
+        assert np.linalg.norm(found - expected) <= 2e-2 * np.linalg.norm(expected)
