@@ -283,8 +283,21 @@ def _is_contracted(value: Value) -> bool:
 
 
 def _leaves(op: hlo.HloOp) -> bool:
-    """Whether nothing but the computation's result uses ``op``: then it is best made in the order asked for."""
-    return all(isinstance(user, hlo.ReturnOp | hlo.TupleOp) for user in users(op.results[0]))
+    """Whether nothing but the computation's result uses ``op``, or what elementwise ops alone make of it and of other
+    such: then it is best made in the order asked for.
+    """
+    seen: set[hlo.Operation] = {op}
+    after = [op]
+    while after:
+        made = after.pop()
+        for user in users(made.results[0]):
+            if isinstance(user, hlo.ReturnOp | hlo.TupleOp) or user in seen:
+                continue
+            if not isinstance(user, hlo.ElementwiseOp) or user.shape.dims != op.shape.dims:
+                return False
+            seen.add(user)
+            after.append(user)
+    return True
 
 
 def _sorted_channels(op: hlo.ConvolutionOp) -> tuple[Value, Order] | None:
