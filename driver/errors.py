@@ -166,7 +166,7 @@ CATALOGUE: dict[str, Entry] = {
     "ERUN902": Entry(
         "check failed",
         "A value differs from the reference semantics beyond rounding.",
-        f"a fault of the compiler, not of the model: report it; avoid the op that is named, or {PLAN_ANEW}",
+        f"a fault of the compiler, not of the model: avoid the op that is named, or {PLAN_ANEW}",
     ),
     "ERUN903": Entry(
         "no module to check against",

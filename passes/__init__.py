@@ -71,6 +71,7 @@ PASSES = {
         "invert_divisors",
         "known_compares",
         "late_fills",
+        "late_rounding",
         "lay_out_stacks",
         "merge_contracted",
         "merge_gathers",

@@ -109,6 +109,7 @@ DEFAULT_PIPELINE: Pipeline = (
         "precision",
         (
             "accumulate_f32",
+            "late_rounding",
             "few_terms",
             "sink_reshapes",
             "moments",

@@ -28,7 +28,7 @@ from neuronx_cc.codegen.convolutions.kinds import is_kernel_gradient
 from neuronx_cc.codegen.convolutions.placement import Convolving, Form, Placed, place
 from neuronx_cc.codegen.convolutions.problem import Problem
 from neuronx_cc.codegen.convolutions.result import Results
-from neuronx_cc.codegen.convolutions.schedule import Schedule, footprint, tiles_together
+from neuronx_cc.codegen.convolutions.schedule import Schedule, footprint, sum_banks, tiles_together, turns_of
 from neuronx_cc.codegen.convolutions.stage import Coming, Images, PackAt, RowsAt, Source
 from neuronx_cc.codegen.convolutions.sums import Sums, Terms
 from neuronx_cc.codegen.convolutions.tiling import Tiling
@@ -108,7 +108,9 @@ def emit(
     with TilePool(builder, f"convolution {placed.op.loc.name}") as pool:
         tiles = Tiles(builder, placed.op.loc.name, planned, pool)
         zeros = tiles.tile(problem.dtype, [builder.sizes.bank_columns], 1, "zeros", 1)
-        banks, transposed = (tiles.banks(builder.sizes.banks // 2, name) for name in ("sums", "transposes"))
+        open_ = sum_banks(problem, schedule, builder.sizes)
+        banks = tiles.banks(open_, "sums")
+        transposed = tiles.banks(builder.sizes.banks - open_, "transposes") if open_ < builder.sizes.banks else banks
         turner = Turner(context, emitter, tiles, transposed, problem.fast)
         stream = load_stream(placed.input)
         batch = problem.axes[0].size
@@ -127,7 +129,8 @@ def emit(
         ready = None
         if placed.chain is not None:
             ready = placed.chain.ready(tuple(map(problem.repeats, problem.arrays)))
-        finish = Finish(emitter, replace(emitter), tiles, finite, ready, placed.op.loc)
+        own = tuple(replace(emitter) for _ in range(turns_of(problem, schedule, builder.sizes)))
+        finish = Finish(emitter, own, tiles, finite, ready, placed.op.loc)
         results = Results.of(placed, problem, schedule, tiles, finish)
         sums = Sums(builder, problem, schedule, turner, banks, zeros)
         tiling = Tiling(builder, problem, schedule, kernels, sums, results)

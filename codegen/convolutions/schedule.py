@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
+from itertools import product
 from math import prod
 
 from neuronx_cc.codegen.convolutions.copies import Copies
@@ -203,7 +204,7 @@ def footprint(problem: Problem, schedule: Schedule, sizes: Sizes) -> dict[tuple[
         tiles["bits", ROW_BUFFERS] = bits
     width, outs = itemsize(problem.out.dtype), prod(outs_of(problem, schedule))
     if problem.positions_on_partitions:
-        tiles["result", POSITION_BUFFERS] = max(
+        tiles["result", tile_buffers(problem, schedule, sizes, POSITION_BUFFERS)] = max(
             schedule.row_bytes * bool(schedule.row_groups), schedule.outputs * width
         )
     elif not problem.out.on_chip:
@@ -220,10 +221,42 @@ def _epilogue(problem: Problem, schedule: Schedule, sizes: Sizes) -> dict[tuple[
     tiles = {}
     for number, array in enumerate(problem.arrays):
         if not array.on_chip:
-            tiles[array_name(number), EPILOGUE_BUFFERS] = _array_bytes(problem, schedule, array, sizes)
-    for number in range(0 if problem.epilogue is None else problem.epilogue.tiles):
-        tiles[between_name(0, number), EPILOGUE_BUFFERS] = 4 * sizes.bank_columns
+            buffers = EPILOGUE_BUFFERS
+            if problem.positions_on_partitions and not problem.stays(array):
+                buffers = tile_buffers(problem, schedule, sizes, EPILOGUE_BUFFERS)
+            tiles[array_name(number), buffers] = _array_bytes(problem, schedule, array, sizes)
+    between = range(0 if problem.epilogue is None else problem.epilogue.tiles)
+    turns = turns_of(problem, schedule, sizes)
+    for slot, number in product(range(turns), between):
+        tiles[between_name(slot, number), between_buffers(turns)] = 4 * sizes.bank_columns
     return tiles
+
+
+def sum_banks(problem: Problem, schedule: Schedule, sizes: Sizes) -> int:
+    """Banks of PSUM for sums; the others are for what is transposed."""
+    way = kernel_way(problem)
+    turned = way is Kernel.TRANSPOSED or (way is Kernel.SPREAD and problem.given.kernel_in_rows)
+    turned = turned or schedule.comes.transposed
+    return sizes.banks // 2 if turned else sizes.banks
+
+
+def turns_of(problem: Problem, schedule: Schedule, sizes: Sizes) -> int:
+    """Banks of sums whose epilogues take turns, step by step, while as many add up."""
+    several = problem.epilogue is not None and len(problem.epilogue.steps) > 1
+    return max(1, sum_banks(problem, schedule, sizes) // 2) if several else 1
+
+
+def tile_buffers(problem: Problem, schedule: Schedule, sizes: Sizes, least: int) -> int:
+    """Buffers of results with positions on the partitions, or of what is read with them: of whole rows, or of one bank
+    of sums each.
+    """
+    turns = turns_of(problem, schedule, sizes)
+    return least if schedule.row_groups or turns == 1 else max(least, 2 * turns)
+
+
+def between_buffers(turns: int) -> int:
+    """Buffers of a tile between the sums and the result, for each of those that take turns."""
+    return max(1, 2 * EPILOGUE_BUFFERS // turns)
 
 
 def _array_bytes(problem: Problem, schedule: Schedule, array: Operand, sizes: Sizes) -> int:

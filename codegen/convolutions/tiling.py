@@ -9,17 +9,22 @@ from math import prod
 
 from neuronx_cc.codegen.convolutions.axis import Taps
 from neuronx_cc.codegen.convolutions.candidates import MAX_UNROLLED
+from neuronx_cc.codegen.convolutions.finish import Leaving
 from neuronx_cc.codegen.convolutions.problem import Problem
 from neuronx_cc.codegen.convolutions.result import Results
-from neuronx_cc.codegen.convolutions.schedule import Schedule, tile_shape
+from neuronx_cc.codegen.convolutions.schedule import Schedule, tile_shape, turns_of
 from neuronx_cc.codegen.convolutions.stage import RowsAt
 from neuronx_cc.codegen.convolutions.sums import Features, Sum, Sums, Terms
 from neuronx_cc.codegen.convolutions.weights import Kernels, OutputsAt, PartAt
 from neuronx_cc.codegen.emission.builder import Affine, Block, Builder
 from neuronx_cc.codegen.emission.tiles import dense
+from neuronx_cc.codegen.emission.turns import pieces_in_turns
 from neuronx_cc.codegen.emission.views import Atom
 from neuronx_cc.ir.isa.limits import MAX_WAIT_COEFS
 from neuronx_cc.ir.types import itemsize
+
+Opened = tuple[list[Affine], list[int], Sum]
+"""A tile of positions: where it begins, its sizes, and its sums."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,22 +65,35 @@ class Tiling:
                 self.results.fill_zeros(goals[0])
                 continue
             for several in self._open(terms, counts, self.builder.sizes.bank_columns, features.count, features):
-                for rows, sizes, sum_ in several:
-                    goal, *arrays = _pieces(goals, 1, rows, sizes)
-                    self.results.finish.leave(goal, sum_.bank, sizes, arrays)
+                for together in self._batched(several):
+                    cut = [_pieces(goals, 1, rows, sizes) for rows, sizes, _ in together]
+                    self.results.finish.leave(
+                        [(cut[at][0], sum_.bank, sizes, cut[at][1:]) for at, (_, sizes, sum_) in enumerate(together)]
+                    )
+
+    def _batched(self, several: list[Opened]) -> Iterator[list[Opened]]:
+        """As many at a time as take turns."""
+        return (several[at : at + self._turns] for at in range(0, len(several), self._turns))
+
+    @property
+    def _turns(self) -> int:
+        return turns_of(self.problem, self.schedule, self.builder.sizes)
 
     def _open(
         self, terms: Terms, counts: Sequence[int], limit: int, partitions: int, features: Features
-    ) -> Iterator[list[tuple[list[Affine], list[int], Sum]]]:
+    ) -> Iterator[list[Opened]]:
         """Tiles of at most ``limit`` positions with their finished sums: one by one, or as many as banks are open."""
         shape = tile_shape(counts, limit)
         on_partitions = self.problem.positions_on_partitions
         if terms.kernel is not None or terms.no_taps:
-            for rows, sizes in self._tiles(counts, shape, [], []):
-                shown = (prod(sizes), features.count) if on_partitions else (partitions, prod(sizes))
-                sum_ = self.sums.opened(terms, self.sums.bank(*shown), rows, sizes, features)
-                self.sums.whole(terms, sum_)
-                yield [(rows, sizes, sum_)]
+            for together in self._together(counts, shape):
+                several = []
+                for rows, sizes in together:
+                    shown = (prod(sizes), features.count) if on_partitions else (partitions, prod(sizes))
+                    bank = self.sums.bank(*shown, several=self._turns > 1)
+                    several.append((rows, sizes, self.sums.opened(terms, bank, rows, sizes, features)))
+                    self.sums.whole(terms, several[-1][2])
+                yield several
             return
         tiles = list(_static(counts, shape))
         for first in range(0, len(tiles), self.sums.banks.count):
@@ -134,6 +152,17 @@ class Tiling:
             taps = [axis.taps[phase] for axis, phase in zip(self.problem.axes, phases, strict=True)]
             yield taps, parts, counts
 
+    def _together(self, counts: Sequence[int], shape: Sequence[int]) -> Iterator[list[tuple[list[Affine], list[int]]]]:
+        """Tiles of positions: those that take turns are neighbours along the last axis that is cut."""
+        axis = max((at for at, (size, step) in enumerate(zip(counts, shape, strict=True)) if size > step), default=0)
+        after = [*counts[axis + 1 :]]
+        for rows, sizes in self._tiles(counts[:axis], shape[:axis], [], []):
+            for several in self._in_turns(counts[axis], shape[axis]):
+                yield [([*rows, row, *(Affine() for _ in after)], [*sizes, size, *after]) for row, size in several]
+
+    def _in_turns(self, total: int, step: int) -> Iterator[list[tuple[Affine, int]]]:
+        return pieces_in_turns(self.builder, total, step, self._turns, self.sums.banks.count)
+
     def _tiles(
         self, counts: Sequence[int], shape: Sequence[int], at: list[Affine], sizes: list[int]
     ) -> Iterator[tuple[list[Affine], list[int]]]:
@@ -157,12 +186,18 @@ class Tiling:
             else:
                 features = Features(Affine(), outs.size)
                 for several in self._open(terms, counts, results.height, results.height, features):
-                    for rows, sizes, sum_ in several:
-                        goal, *pieces = _pieces(goals, 0, rows, sizes)
-                        result = results.tile([outs.size], prod(sizes))
-                        arrays = results.read_positions(pieces, terms.columns, result)
-                        results.finish.leave(result, sum_.bank, [outs.size], arrays)
-                        results.store_positions(goal, result)
+                    for together in self._batched(several):
+                        leaving: list[Leaving] = []
+                        targets = []
+                        for rows, sizes, sum_ in together:
+                            goal, *pieces = _pieces(goals, 0, rows, sizes)
+                            result = results.tile([outs.size], prod(sizes))
+                            arrays = results.read_positions(pieces, terms.columns, result)
+                            leaving.append((result, sum_.bank, [outs.size], arrays))
+                            targets.append(goal)
+                        results.finish.leave(leaving)
+                        for goal, (result, *_) in zip(targets, leaving, strict=True):
+                            results.store_positions(goal, result)
 
     def _wide(self, terms: Terms, goals: list[Block], counts: Sequence[int]) -> None:
         """Results that fill more than a bank, or that no tap meets."""
@@ -174,12 +209,15 @@ class Tiling:
                 results.fill_zeros(result)
             else:
                 arrays = results.read_positions(pieces, terms.columns, result)
-                for first, columns in self.builder.pieces(outs.size, self.builder.sizes.bank_columns):
-                    bank = self.sums.bank(prod(sizes), columns)
-                    sum_ = self.sums.opened(terms, bank, rows, sizes, Features(first, columns))
-                    self.sums.whole(terms, sum_)
-                    made, *read = (block.index(1, first, columns) for block in (result, *arrays))
-                    results.finish.leave(made, bank, [columns], read)
+                for together in self._in_turns(outs.size, self.builder.sizes.bank_columns):
+                    several: list[Leaving] = []
+                    for first, columns in together:
+                        bank = self.sums.bank(prod(sizes), columns, several=self._turns > 1)
+                        sum_ = self.sums.opened(terms, bank, rows, sizes, Features(first, columns))
+                        self.sums.whole(terms, sum_)
+                        made, *read = (block.index(1, first, columns) for block in (result, *arrays))
+                        several.append((made, bank, [columns], read))
+                    results.finish.leave(several)
             results.store_positions(goal, result)
 
     def _rows(self, terms: Terms, goals: list[Block], counts: list[int]) -> None:
@@ -208,19 +246,22 @@ class Tiling:
         """The first of ``tiles`` [partitions, columns, features]: each column a sum, several of which share a bank."""
         result = tiles[0]
         outs, (partitions, columns, _) = terms.outs, result.dims
-        for column, several in self.builder.pieces(columns.size, self._together(outs, terms.taps)):
+        for together in self._in_turns(columns.size, self._beside(outs, terms.taps)):
             for place, wide in self.builder.pieces(outs.size, self.builder.sizes.bank_columns):
-                whole = self.sums.bank(partitions.size, several * wide)
-                sums = whole.of((whole.dims[0], *dense([several, wide], "f32")))
-                for number in range(several):
-                    spot = [*at[:-1], at[-1] + (column + number)]
-                    bank = sums.index(1, Affine(number))
-                    sum_ = self.sums.opened(terms, bank, spot, positions, Features(place, wide), span)
-                    self.sums.whole(terms, sum_)
-                goal, *read = (tile.index(1, column, several).index(2, place, wide) for tile in tiles)
-                self.results.finish.leave(goal, whole, [several, wide], read)
+                leaving: list[Leaving] = []
+                for column, several in together:
+                    whole = self.sums.bank(partitions.size, several * wide, several=self._turns > 1)
+                    sums = whole.of((whole.dims[0], *dense([several, wide], "f32")))
+                    for number in range(several):
+                        spot = [*at[:-1], at[-1] + (column + number)]
+                        bank = sums.index(1, Affine(number))
+                        sum_ = self.sums.opened(terms, bank, spot, positions, Features(place, wide), span)
+                        self.sums.whole(terms, sum_)
+                    goal, *read = (tile.index(1, column, several).index(2, place, wide) for tile in tiles)
+                    leaving.append((goal, whole, [several, wide], read))
+                self.results.finish.leave(leaving)
 
-    def _together(self, outs: OutputsAt, taps: Sequence[Taps]) -> int:
+    def _beside(self, outs: OutputsAt, taps: Sequence[Taps]) -> int:
         """Columns whose sums share a bank, so that fewer instructions read PSUM."""
         copies = self.schedule.copies
         terms = self.problem.chunks * prod(tap.count for tap in (taps if copies is None else copies.grouped()))

@@ -105,7 +105,7 @@ def _is_stored(value: hlo.SSAValue, sums_columns: Sums) -> bool:
     op = defining_op(value)
     if is_given(value) or not isinstance(op, hlo.HloOp):
         return True
-    if isinstance(op, hlo.DotOp):
+    if isinstance(op, hlo.DotOp | hlo.ConvolutionOp):
         return len(list(value.uses)) > 1  # its only user may be added as its sums leave PSUM
     if op.opcode not in ELEMENTWISE and scan_of(op) is None:
         return True

@@ -15,6 +15,7 @@ import numpy as np
 
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.functions import ACTIVATION, UNARY, Array
+from neuronx_cc.ir.types import NUMPY_DTYPE
 
 FUNCTIONS = ("gelu", "gelu_apprx_tanh", "silu")
 """Products of ``x`` with a function of it: their errors are relative to ``x``."""
@@ -60,7 +61,8 @@ def function_of(
         starts = {each for op in inside for each in op.sources if splat(each) is None and each.owner not in inside}
         if len(starts) == 1 and any(op.opcode in CURVED for op in inside):
             (start,) = starts
-            name = _name(_steps(sorted(inside, key=order.__getitem__), start, splat), _precision(inside, start))
+            steps = _steps(sorted(inside, key=order.__getitem__), start, splat)
+            name = _name(steps, _precision(inside, start, steps))
             if name is not None:
                 return Function(name, start, tuple(inside - {root}))
         ops = [
@@ -83,8 +85,13 @@ def _fits(op: hlo.HloOp, root: hlo.HloOp) -> bool:
     return bool(shapes) and all(shape.dtype in EPSILON and shape.dims == root.shape.dims for shape in shapes)
 
 
-def _precision(ops: set[hlo.HloOp], start: hlo.SSAValue) -> float:
-    return max(EPSILON[dtype] for dtype in (hlo.shape_of(start).dtype, *(op.shape.dtype for op in ops)))
+def _precision(ops: set[hlo.HloOp], start: hlo.SSAValue, steps: Sequence[Step]) -> float:
+    """That of the narrowest type of ``ops``, and of their constants: the ops of a narrow type may have become wider."""
+    dtypes = {hlo.shape_of(start).dtype, *(op.shape.dtype for op in ops)}
+    constants = np.array([each for _, operands in steps for each in operands if isinstance(each, float)], np.float32)
+    with np.errstate(over="ignore"):
+        dtypes |= {dtype for dtype in EPSILON if (constants.astype(NUMPY_DTYPE[dtype]) == constants).all()}
+    return max(EPSILON[dtype] for dtype in dtypes)
 
 
 def _steps(
