@@ -1,20 +1,33 @@
-"""What elementwise ops make of 16-bit sums of products is rounded where it leaves them, not after every op.
+"""What an epilogue makes of 16-bit sums of products is rounded at its end, not after every op.
 
-Input: canonical hlo. Output: a contraction, or convolution, of a 16-bit float type whose result only elementwise ops of
-that type read gives FP32, as its sums are; these ops compute in FP32, and their results are cast back where anything
-else reads them. So sums leave PSUM through the ops that follow, unrounded: a scale, a bias and an activation are one
-instruction. Does nothing when mixed-precision accumulation is off. Values have fewer roundings, as XLA allows itself
-between ops of a fusion (``xla_allow_excess_precision``).
+Input: canonical hlo. Output: a contraction, or convolution, of a 16-bit float type gives FP32, as its sums are, where
+elementwise ops of that type follow of which others read one result only; these compute in FP32, and that result is
+cast back. So sums leave PSUM through the ops that follow, unrounded: a scale, a bias and an activation are one
+instruction. Scores of a softmax stay as they are: attention has forms of its own for them. Does nothing when
+mixed-precision accumulation is off. Values have fewer roundings, as XLA allows itself between ops of a fusion
+(``xla_allow_excess_precision``).
 """
+
+from collections.abc import Container, MutableMapping
+from heapq import heappop, heappush
+from itertools import count
 
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.hlo.editing import copy_op, erase, insert_before, ops_of, replace, users
 from neuronx_cc.passes.accumulate_f32 import record
+from neuronx_cc.passes.analysis.values import combiner_kind
 from neuronx_cc.passes.manager import PassContext, only_for
 
 NARROW = ("bf16", "f16")
 REASON = "rounded once after a contraction"
+MOST = 24
+"""Ops that follow one contraction: as many as an epilogue has."""
+DEPTH = 8
+"""Ops between an operand and what was there before the contraction."""
+
+Places = MutableMapping[hlo.Operation, int]
+"""Of the ops in their computation; an op that takes another's place has its number."""
 
 
 @only_for(hlo.DotOp, hlo.ConvolutionOp)
@@ -22,74 +35,99 @@ def run(module: HloModule, context: PassContext) -> None:
     if not context.options.mixed_precision_accumulation:
         return
     for computation in module.computations():
-        sums = [op for op in ops_of(computation.block) if _is_narrow_sum(op)]
-        if sums:
-            _widen(computation, *_followers(sums), context)
+        ops = list(ops_of(computation.block))
+        if any(map(_is_narrow_sum, ops)):
+            place = {op: at for at, op in enumerate(ops)}
+            for op in ops:
+                followers = _followers(op, place) if _is_narrow_sum(op) else []
+                if followers and not _is_score(followers[-1].results[0], module):
+                    _widen([op, *followers], place, context)
 
 
 def _is_narrow_sum(op: hlo.Operation) -> bool:
     return isinstance(op, hlo.DotOp | hlo.ConvolutionOp) and op.shape.dtype in NARROW and op.shape.size > 0
 
 
-def _may_follow(op: hlo.Operation, value: hlo.SSAValue) -> bool:
-    """Whether ``op`` computes with ``value`` alike in FP32."""
-    if not isinstance(op, hlo.ElementwiseOp) or isinstance(op, hlo.ConvertOp | hlo.BitcastConvertOp):
-        return False
-    shape = hlo.shape_of(value)
-    return op.shape.dims == shape.dims and op.shape.dtype in (shape.dtype, "pred")
+def _followers(first: hlo.HloOp, place: Places) -> list[hlo.HloOp]:
+    """The ops after ``first``, in order, of which nothing else reads any result but that of the last one."""
+    inside: dict[hlo.HloOp, None] = {first: None}
+    pending: list[tuple[int, int, hlo.Operation]] = []
+    number = count()
+    best = 1
 
+    def await_users(op: hlo.HloOp) -> None:
+        for user in dict.fromkeys(users(op.results[0])):
+            if user in place:  # unlike what ends the computation
+                heappush(pending, (place[user], next(number), user))
 
-def _followers(sums: list[hlo.HloOp]) -> tuple[set[hlo.Operation], set[hlo.SSAValue]]:
-    """The ops that read what is not rounded: sums, or what such ops make of them; and these values, which nothing else
-    reads.
-    """
-    found: set[hlo.Operation] = set()
-    inner: set[hlo.SSAValue] = set()
-    after = list(sums)
-    while after:
-        value = after.pop().results[0]
-        for user in users(value):
-            if user not in found and isinstance(user, hlo.HloOp) and _may_follow(user, value):
-                found.add(user)
-                after.append(user)
-    while True:
-        values = (op.results[0] for op in (*sums, *found))
-        inner = {value for value in values if value.uses and found.issuperset(users(value))}
-        left = {op for op in found if not inner.isdisjoint(op.operands)}
-        if left == found:
-            return found, inner
-        found = left
-
-
-def _widen(
-    computation: hlo.ComputationOp, found: set[hlo.Operation], inner: set[hlo.SSAValue], context: PassContext
-) -> None:
-    wide: dict[hlo.SSAValue, hlo.SSAValue] = {}
-    dead = []
-    for op in list(ops_of(computation.block)):
-        result = op.results[0]
-        if op not in found and result not in inner:
+    await_users(first)
+    while pending and len(inside) <= MOST:
+        *_, op = heappop(pending)
+        if op in inside or not _may_follow(op, first, inside, place):
             continue
-        dtype = op.shape.dtype
-        operands = [_in_f32(op, value, wide) for value in op.operands] if op in found else list(op.operands)
-        made = copy_op(op, operands, hlo.array_type("f32" if dtype in NARROW else dtype, op.shape.dims))
+        assert isinstance(op, hlo.HloOp)
+        inside[op] = None
+        await_users(op)
+        alone = all(user in inside for each in inside if each is not op for user in users(each.results[0]))
+        if alone and hlo.shape_of(op.results[0]).dtype in NARROW:
+            best = len(inside)
+    return list(inside)[1:best]
+
+
+def _may_follow(op: hlo.Operation, first: hlo.HloOp, inside: Container[object], place: Places) -> bool:
+    """Whether ``op`` computes alike in FP32, with what is made of the sums and what was there before them."""
+    if not isinstance(op, hlo.ElementwiseOp) or isinstance(op, hlo.ConvertOp):
+        return False
+    if op.shape.dims != first.shape.dims or op.shape.dtype not in (first.shape.dtype, "pred"):
+        return False
+    return all(value.owner in inside or _precedes(value, place[first], place, DEPTH) for value in op.operands)
+
+
+def _precedes(value: hlo.SSAValue, first: int, place: Places, depth: int) -> bool:
+    op = value.owner
+    if not isinstance(op, hlo.HloOp) or place[op] < first or isinstance(op, hlo.ConstantOp | hlo.IotaOp):
+        return True
+    if not depth or not isinstance(op, hlo.ViewOp | hlo.ElementwiseOp):
+        return False
+    return all(_precedes(operand, first, place, depth - 1) for operand in op.operands)
+
+
+def _is_score(value: hlo.SSAValue, module: HloModule, depth: int = DEPTH) -> bool:
+    """Whether the greatest of a row is found of what elementwise ops make of ``value``."""
+    for user in users(value):
+        if isinstance(user, hlo.ReduceOp) and len(user.operands) == 2 and combiner_kind(user, module) == "maximum":
+            return True
+        if depth and isinstance(user, hlo.ElementwiseOp) and _is_score(user.results[0], module, depth - 1):
+            return True
+    return False
+
+
+def _widen(ops: list[hlo.HloOp], place: Places, context: PassContext) -> None:
+    """Let the first of ``ops`` give FP32, those after it compute so, and cast the last one's result."""
+    wide: dict[hlo.SSAValue, hlo.SSAValue] = {}
+    for op in ops:
+        dtype, dims = op.shape.dtype, op.shape.dims
+        operands = list(op.operands)
+        if op is not ops[0]:
+            operands = [_in_f32(op, value, wide, place) for value in operands]
+        made = copy_op(op, operands, hlo.array_type("f32" if dtype in NARROW else dtype, dims))
         block = op.parent
         assert block is not None
         block.insert_op_before(made, op)
-        if result in inner:
-            wide[result] = made.results[0]
-            dead.append(op)
-        else:
-            kept = made.results[0]
-            replace(op, kept if dtype == "pred" else insert_before(op, hlo.ConvertOp, (kept,), result.type, op.loc))
+        wide[op.results[0]], place[made] = made.results[0], place[op]
         if dtype in NARROW:
             context.precision.append(record(op.loc, op.opcode, "result", dtype, "f32", REASON))
-    for op in reversed(dead):
+    last = ops.pop()
+    kept = insert_before(last, hlo.ConvertOp, (wide[last.results[0]],), last.results[0].type, last.loc)
+    place[kept.owner] = place[last]  # type: ignore[index]  # an op's result
+    replace(last, kept)
+    for op in reversed(ops):
         erase(op)
 
 
-def _in_f32(op: hlo.HloOp, value: hlo.SSAValue, wide: dict[hlo.SSAValue, hlo.SSAValue]) -> hlo.SSAValue:
+def _in_f32(op: hlo.HloOp, value: hlo.SSAValue, wide: dict[hlo.SSAValue, hlo.SSAValue], place: Places) -> hlo.SSAValue:
     shape = hlo.shape_of(value)
     if value not in wide and shape.dtype in NARROW:
-        return insert_before(op, hlo.ConvertOp, (value,), hlo.array_type("f32", shape.dims), op.loc)
+        made = insert_before(op, hlo.ConvertOp, (value,), hlo.array_type("f32", shape.dims), op.loc)
+        wide[value], place[made.owner] = made, place[op]  # type: ignore[index]  # an op's result
     return wide.get(value, value)
