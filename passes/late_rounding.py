@@ -37,7 +37,7 @@ def run(module: HloModule, context: PassContext) -> None:
     for computation in module.computations():
         ops = list(ops_of(computation.block))
         if any(map(_is_narrow_sum, ops)):
-            place = {op: at for at, op in enumerate(ops)}
+            place: Places = {op: at for at, op in enumerate(ops)}
             for op in ops:
                 followers = _followers(op, place) if _is_narrow_sum(op) else []
                 if followers and not _is_score(followers[-1].results[0], module):
