@@ -21,7 +21,7 @@ from neuronx_cc.codegen.epilogues.contraction import FLOATS, Contraction
 from neuronx_cc.codegen.epilogues.work import leave
 from neuronx_cc.codegen.formation.graph import base, computes_elementwise, squeeze
 from neuronx_cc.codegen.maps.elementwise import ACTIVATION, ARITHMETIC
-from neuronx_cc.codegen.view_ops import as_stored
+from neuronx_cc.codegen.view_ops import as_stored, seen_by
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo.editing import ops_of
 from neuronx_cc.ir.isa.program import Stream
@@ -154,10 +154,16 @@ class _Growth:
 
 
 def _lies(value: hlo.SSAValue) -> View | None:
-    """``value`` as a view of what it is made of, if that lay in HBM; None if it is none, or counts."""
+    """``value`` as a view of what it is made of, or of what is cast as it is loaded, if that lay in HBM; None if it is
+    none, or counts.
+    """
     source = base(value)
     if isinstance(source.owner, hlo.IotaOp) or not isinstance(source.type, hlo.ArrayType):
         return None
+    cast = source.owner
+    if isinstance(cast, hlo.ConvertOp) and is_stored(cast.operand) and hlo.shape_of(cast.operand).dtype in FLOATS:
+        stored = as_stored(cast.operand)
+        return None if stored is None else seen_by(value, stored)
     return as_stored(value)
 
 
