@@ -9,6 +9,7 @@ import shlex
 import sys
 import tempfile
 import time
+import warnings
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
@@ -128,6 +129,10 @@ def _rules_are_for_this(parsed: Parsed, session: Session) -> bool:
     return session.program != "jax" or not all(spelling.startswith("--") for spelling in spellings)
 
 
+WITHOUT_EFFECT = "EARG911"
+"""The code of what was asked for and changes nothing."""
+
+
 def _warn(context: "PassContext", session: Session) -> None:
     """Print the passes' warnings, of each code the first few; the log file and the NEFF have all."""
     counts: Counter[str] = Counter()
@@ -135,6 +140,8 @@ def _warn(context: "PassContext", session: Session) -> None:
         counts[warning.code] += 1
         if counts[warning.code] <= WARNINGS_PER_CODE:
             session.log.warning(str(warning))
+            if warning.code == WITHOUT_EFFECT and session.program == "neuronx_cc.compile":
+                warnings.warn(str(warning), UserWarning, stacklevel=2)  # the log says errors alone there
         else:
             session.log.file_only(str(warning))
     for code, count in counts.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,9 @@ def do(job: Job) -> Outcome:
     try:
         if job.data:
             return _tried(job)
-        executable = neuronx_cc.compile(Path(job.path), **options)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # what options leave as it is, of one of many modules
+            executable = neuronx_cc.compile(Path(job.path), **options)
         return Outcome(executable.run([], timing_only=True).report.time_ns / 1e3)
     except NeuronError as error:
         return _failed(error)

@@ -147,7 +147,7 @@ class Tuning:
         lines += [
             f"{each} was not tried: no weights are constants (--constants makes them so)" for each in self.impossible
         ]
-        told = f"{self.trials} trials"
+        told = "1 trial" if self.trials == 1 else f"{self.trials} trials"
         told += f", {self.timed} more programs timed" if self.timed else ""
         told += f", {self.evaluated} casts evaluated" if self.evaluated else ""
         told += f", {self.resumed} measurements of earlier ones" if self.resumed else ""

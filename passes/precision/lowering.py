@@ -23,7 +23,7 @@ from neuronx_cc.passes.precision.casts import TF32_BITS, Casts
 from neuronx_cc.passes.precision.decisions import Contraction, Decision, is_f32, of_result, sums_in_f32
 from neuronx_cc.passes.precision.integers import REASON, only_for_integers
 
-PARTS = hlo.DynamicSliceOp | hlo.GatherOp | hlo.DynamicUpdateSliceOp
+PARTS = hlo.SliceOp | hlo.DynamicSliceOp | hlo.GatherOp | hlo.DynamicUpdateSliceOp
 """Ops that take or replace a part of their first operand."""
 
 

@@ -252,8 +252,15 @@ def replaced(x: Any, w: Any) -> Any:
     return lax.scan(body, x, w)
 
 
+def read_from(x: Any, w: Any) -> Any:
+    def body(at: Any, state: Any) -> Any:
+        return jnp.tanh(state[0] + state[1][0, :8]), lax.dynamic_update_slice(state[1], state[0][None], (at, 0, 0))
+
+    return lax.fori_loop(0, 17, body, (x, w))
+
+
 @pytest.mark.parametrize("cast_type", ["bf16", "fp16"])
-@pytest.mark.parametrize("function", [stacked, trained, replaced])
+@pytest.mark.parametrize("function", [stacked, trained, replaced, read_from])
 def test_iterations_cast_what_they_take_alone(function, cast_type):
     """Of a stack of which each takes or replaces one: else a loop would cast as often as it has iterations."""
     random = np.random.default_rng(0)

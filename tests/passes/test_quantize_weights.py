@@ -1,6 +1,7 @@
 """Weights in 8 bits: the numbers that they become, where they are stored so, and what a program computes with them."""
 
 import json
+import warnings
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -231,6 +232,15 @@ def test_nothing_to_store_is_told() -> None:
     quantize_weights.run(module, context)
     assert [warning.code for warning in context.warnings] == ["EARG911"]
     assert "no contraction" in context.warnings[0].message
+
+
+def test_nothing_to_store_is_told_in_python() -> None:
+    x = np.ones((5, 70), np.float32)
+    with pytest.warns(UserWarning, match="EARG911"):
+        neuronx_cc.compile(jax.jit(lambda x, w: x @ w), x, W, quantize_weights="int8")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        neuronx_cc.compile(jax.jit(lambda x: x @ W), x, quantize_weights="int8")
 
 
 def test_what_is_kept_in_fp32_asks_for_no_weights_in_few_bits() -> None:
