@@ -15,6 +15,7 @@ from jax import lax
 from neuronx_cc.ir.isa.program import Instr
 from neuronx_cc.ir.machine import Machine
 from neuronx_cc.ir.targets import find_machine
+from neuronx_cc.runtime.clock_regions import simulate
 
 MACHINES = Path(__file__).resolve().parents[2] / "machines"
 LAYOUTS = ("first", "last")
@@ -138,3 +139,39 @@ def test_factor_summand_and_function_of_a_feature_are_one_instruction(function: 
     assert {each.alu[0] for each in made} == {"copy" if function == "relu6" else function}
     ends = [each for each in records if isinstance(each, Instr) and each.alu == ("max", "min")]
     assert {each.outs[0].dtype for each in ends} == ({"bf16"} if function == "relu6" else set())
+
+
+def microseconds(function: Callable[..., Any], *inputs: Any) -> float:
+    return simulate(compile_text(text_of(function, *inputs), auto_cast="none").program, TRN1).total / 1e3
+
+
+def convolved(layout: str) -> Callable[..., Any]:
+    names = ("NHWC", "HWIO", "NHWC") if layout == "last" else ("NCHW", "HWIO", "NCHW")
+    return lambda x, w: lax.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=names)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16])
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(("inputs", "outputs", "taps"), [(24, 144, 1), (144, 24, 1), (64, 64, 3)])
+def test_epilogues_take_little_more_than_sums_alone(
+    layout: str, inputs: int, outputs: int, taps: int, dtype: Any
+) -> None:
+    def image(features: int) -> np.ndarray[Any, Any]:
+        return np.ones((4, 28, 28, features) if layout == "last" else (4, features, 28, 28), dtype)
+
+    x, each, w = image(inputs), image(outputs), np.ones((taps, taps, inputs, outputs), dtype)
+    row, convolve = np.ones(outputs if layout == "last" else (outputs, 1, 1), dtype), convolved(layout)
+    alone = microseconds(convolve, x, w)
+    for name in ("bias", "residual"):
+        time = microseconds(lambda x, w, s, b, e: CHAINS[name](convolve(x, w), s, b, e), x, w, row, row, each)  # noqa: B023
+        assert time < 1.75 * alone + 10, (name, time, alone)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16])
+def test_what_lies_in_another_order_is_not_loaded_element_by_element(dtype: Any) -> None:
+    """The image that is added has its features last, the sums of what is convolved again have them first."""
+    convolve = convolved("last")
+    x, w = np.ones((2, 28, 28, 64), dtype), np.ones((3, 3, 64, 64), dtype)
+    alone = microseconds(lambda x, w: convolve(jax.nn.relu(convolve(x, w)), w), x, w)
+    time = microseconds(lambda x, w, z: convolve(jax.nn.relu(convolve(x, w) + z), w), x, w, x)
+    assert time < 2 * alone
