@@ -236,7 +236,7 @@ PRECISION = (
     Option(
         ("--enable-mixed-precision-accumulation",),
         Kind.FLAG,
-        "reductions of 16-bit values run in FP32 and are cast back (default)",
+        "reductions of 16-bit values, and ops that follow 16-bit contractions, run in FP32 and are cast back (default)",
         dest="mixed_precision_accumulation",
         default=True,
     ),
