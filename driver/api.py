@@ -116,15 +116,16 @@ def compare(
 
     source = jax_objects.module_of(module, tuple(inputs) if callable(getattr(module, "trace", None)) else ())
     given = _given(module if source is None else source.data)
-    executable = compile(module if source is None else source.data, **options_)
     parsed = from_keywords(options.COMPILE, {"int64": "exact", **options_})
 
     def load() -> "HloModule":
         return load_module(*given, fixed_by(parsed)) if isinstance(given, tuple) else given.copy()
 
+    executable = compile(module if source is None else source.data, **options_)
+    compiled = Model(load, parsed)
+    compiled.require_one_device("compare")
     arrays = _arrays(source, inputs)
-    result = executable.run(arrays)
-    return compare_module(Model(load, parsed), arrays, result.outputs, progress)
+    return compare_module(compiled, arrays, executable.run(arrays).outputs, progress)
 
 
 def _arrays(source: "Source | None", inputs: Sequence[Any]) -> list[Array]:

@@ -10,6 +10,7 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 from neuronx_cc import runtime
@@ -18,7 +19,9 @@ from neuronx_cc.driver.machines import planned_machine
 from neuronx_cc.driver.pipeline import pass_options
 from neuronx_cc.hlo_import.printer import print_module
 from neuronx_cc.ir import hlo
+from neuronx_cc.ir.errors import UsageError
 from neuronx_cc.ir.hlo.editing import ops_of
+from neuronx_cc.passes.analysis.devices import device_counts
 from neuronx_cc.passes.manager import PassContext, run_passes
 from neuronx_cc.passes.pipelines import DEFAULT_PIPELINE, pass_names
 from neuronx_cc.passes.precision.policy import Policy, Rule
@@ -59,6 +62,13 @@ class Model:
     def before_casts(self) -> tuple[hlo.HloModule, frozenset[str]]:
         """The module before types are chosen, not to be changed, and the names of the ops it was imported with."""
         return self._imported
+
+    def require_one_device(self, what: str) -> None:
+        """Raise UsageError EARG905 for a module that several devices share: ``what`` evaluates one by itself."""
+        devices = prod(device_counts(self._imported[0]))
+        if devices > 1:
+            message = f"{what} evaluates the program of one device, and {devices} share this module"
+            raise UsageError("EARG905", message, "give the function without shardings: casts are the same")
 
     def neff(self, policy: Policy) -> Neff:
         """Compiled under ``policy`` in place of the options' own, which sums in the same types.

@@ -180,7 +180,8 @@ def _check_options(parsed: Parsed) -> None:
     if parsed.flag("fp64") and not parsed.flag("check"):
         raise UsageError("EARG905", "--fp64 is a part of --check", "give both")
     if parsed.flag("check") and max(len(parsed.files), parsed.integer("devices")) > 1:
-        raise UsageError("EARG905", "--check runs the reference semantics of one device", "give one program for one")
+        remedy = "give the program of the function without shardings: casts are the same"
+        raise UsageError("EARG905", "--check runs the reference semantics of one device", remedy)
     if parsed.flag("check") and parsed.values["stochastic_rounding"] is not None:
         raise UsageError("EARG905", "--check compares with rounding to nearest, not --stochastic-rounding", "drop one")
 

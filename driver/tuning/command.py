@@ -41,6 +41,7 @@ def tune_command(session: Session) -> int:
     fixed = fixed_by(parsed)
     settings = {"machine": parsed.text_or_none("machine"), "set": parsed.names("set")}
     model = model_of(lambda: load_module(data, path, fixed), {key: value for key, value in settings.items() if value})
+    model.require_one_device("tuning")
     session.enter("compiling in FP32")
     parameters = parameters_of(model.neff(NO_RULES))
     session.enter("reading the inputs")

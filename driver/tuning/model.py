@@ -72,6 +72,7 @@ def tune_model(
     Raises UsageError EARG902 for a tolerance that is none, EARG912 for an evaluator that fails, EARG913 where nothing
     meets the goal.
     """
+    model.require_one_device("tuning")
     tolerated = goal.tolerance if metric is None else metric.tolerable_loss
     if not tolerated >= 0:
         raise UsageError("EARG902", f"a tolerance of {tolerated}", "give a number that is not negative, such as 0.01")
