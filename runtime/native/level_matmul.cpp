@@ -335,20 +335,24 @@ namespace {
 int find_ones(const char* tile, i64 pitch, Weights& w) {
     const int most = int(sizeof w.lane);
     int found = 0;
-    for (i64 k = 0; k < w.depth; ++k)
-        for (i64 from = 0; from < w.rows; from += 16) {
-            const float* part = reinterpret_cast<const float*>(tile + k * pitch) + from;
-            const int n = int(w.rows - from < 16 ? w.rows - from : 16);
-            uint32_t any = 0;
-            for (int m = 0; m < n; ++m) any |= bits_of(part[m]) << 1;
-            if (!any) continue;
-            for (int m = 0; m < n; ++m) {
-                if (part[m] == 0.f) continue;
-                if (part[m] != 1.f || found == most) return 0;
-                w.lane[found] = uint8_t(k), w.row[found++] = uint8_t(from + m);
-            }
+    for (i64 k = 0; k < w.depth; ++k) {
+        const float* lane = reinterpret_cast<const float*>(tile + k * pitch);
+        uint32_t any = 0;
+        for (i64 m = 0; m < w.rows; ++m) any |= bits_of(lane[m]) << 1;
+        for (i64 m = 0; any && m < w.rows; ++m) {
+            if (lane[m] == 0.f) continue;
+            if (lane[m] != 1.f || found == most) return 0;
+            w.lane[found] = uint8_t(k), w.row[found++] = uint8_t(m);
         }
+    }
     return found;
+}
+
+// What adding 0 makes of a row of sums, where it makes anything of them.
+void add_zero(float* to, i64 n) {
+    uint32_t changes = 0;
+    for (i64 i = 0; i < n; ++i) changes |= uint32_t(to[i] != to[i]) | uint32_t(bits_of(to[i]) == 0x80000000);
+    if (changes) _Pragma("GCC ivdep") for (i64 i = 0; i < n; ++i) to[i] = one_nan(to[i] + 0.f);
 }
 
 }  // namespace
@@ -374,17 +378,21 @@ bool add_up(const Item& item, Weights& weights, char* out, const char* moving, W
     }
     for (float each : check)
         if (each != 0.f) return false;
-    std::memset(w.row, 0, size_t(weights.rows * n) * sizeof(float));
+    bool has_ones[MAX_LANES] = {};
     for (int one = 0; one < weights.ones; ++one) {
         const float* lane = reinterpret_cast<const float*>(moving + weights.lane[one] * x_pitch);
+        bool& known = has_ones[weights.row[one]];
         float* total = w.row + weights.row[one] * n;
+        if (!known) std::memset(total, 0, size_t(n) * sizeof(float)), known = true;
         _Pragma("GCC ivdep") for (i64 i = 0; i < n; ++i) total[i] += lane[i];
     }
     const bool add = item.params[0] != 0;
     for (i64 m = 0; m < weights.rows; ++m) {
         float* to = reinterpret_cast<float*>(out + m * pitch);
         const float* total = w.row + m * n;
-        if (add) _Pragma("GCC ivdep") for (i64 i = 0; i < n; ++i) to[i] = one_nan(to[i] + total[i]);
+        if (!has_ones[m] && add) add_zero(to, n);
+        else if (!has_ones[m]) std::memset(to, 0, size_t(n) * sizeof(float));
+        else if (add) _Pragma("GCC ivdep") for (i64 i = 0; i < n; ++i) to[i] = one_nan(to[i] + total[i]);
         else _Pragma("GCC ivdep") for (i64 i = 0; i < n; ++i) to[i] = one_nan(total[i]);
     }
     return true;

@@ -175,10 +175,23 @@ inline float reduce_precision(float x, uint32_t widths) {
     return x != x ? x : float_of(result);
 }
 
-// Powers of positive numbers from the exponential and the logarithm, others from the library.
-inline float power_(float x, float y) {
-    const bool plain = x > 0.f && x <= 3.40282347e38f && is_finite(y) != 0.f;
-    return plain ? float(exp_wide(double(y) * log_wide(x))) : one_nan(std::pow(x, y));
+// Powers of positive numbers from the exponential and the logarithm, others from the library, one at a time.
+inline void powers(const Lines& to, const Lines& left, const Lines& right, int count, int n) {
+    float base[BLOCK], exponent[BLOCK], made[BLOCK];
+    for (int k = 0; k < count; ++k) {
+        const float *a = left.row(k), *b = right.row(k), x = *a, y = *b;
+        if (left.one) EACH base[i] = x;
+        else EACH base[i] = a[i];
+        if (right.one) EACH exponent[i] = y;
+        else EACH exponent[i] = b[i];
+        const auto is_plain = [&](i64 i) { return base[i] > 0.f && base[i] <= 3.40282347e38f && is_finite(exponent[i]) != 0.f; };
+        int others = 0;
+        EACH others += !is_plain(i);
+        EACH made[i] = float(exp_wide(double(exponent[i]) * log_wide(is_plain(i) ? base[i] : 1.f)));
+        for (i64 i = 0; others && i < n; ++i)
+            if (!is_plain(i)) made[i] = one_nan(std::pow(base[i], exponent[i]));
+        std::memcpy(to.row(k), made, size_t(n) * sizeof(float));
+    }
 }
 
 // The steps of a chain (level_map.cpp).
@@ -199,7 +212,7 @@ inline void arithmetic(Step step, const Lines& d, const Lines& a, const Lines& b
         TWO(LESS_EQUAL, x <= y ? 1.f : 0.f)
         TWO(LESS, x < y ? 1.f : 0.f)
         TWO(REMAINDER, one_nan(std::fmod(x, y)))
-        TWO(POWER, power_(x, y))
+        case POWER: return powers(d, a, b, count, n);
         TWO(ANGLE, one_nan(float(std::atan2(double(x), double(y)))))
         TWO(REDUCE_PRECISION, reduce_precision(x, bits_of(y)))
         default: return;
