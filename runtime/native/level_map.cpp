@@ -121,6 +121,40 @@ void fold_few(const Item& item, char* from, i64 stride, int count, Workspace& w)
     if (item.params[0]) EACH w.a[i] = -w.a[i];
 }
 
+const int ABREAST = 64;  // results whose sums are made side by side
+
+// As `pairwise`, of n elements of each of `count` results, which lie side by side; a result's elements are `stride` bytes apart.
+void pairwise_abreast(const char* from, i64 stride, i64 n, int count, float* total) {
+    const auto row = [&](i64 element) { return reinterpret_cast<const float*>(from + element * stride); };
+    const auto add_rest = [&](i64 first) {
+        for (i64 e = first; e < n; ++e) {
+            const float* x = row(e);
+            _Pragma("GCC ivdep") for (int i = 0; i < count; ++i) total[i] += x[i];
+        }
+    };
+    float r[8][ABREAST];
+    if (n < 8) {
+        for (int i = 0; i < count; ++i) total[i] = -0.f;
+        return add_rest(0);
+    }
+    if (n > 128) {
+        const i64 half = n / 2 - n / 2 % 8;
+        pairwise_abreast(from, stride, half, count, r[0]);
+        pairwise_abreast(from + half * stride, stride, n - half, count, r[1]);
+        for (int i = 0; i < count; ++i) total[i] = r[0][i] + r[1][i];
+        return;
+    }
+    for (int j = 0; j < 8; ++j) std::memcpy(r[j], row(j), size_t(count) * sizeof(float));
+    for (i64 e = 8; e < n - n % 8; e += 8)
+        for (int j = 0; j < 8; ++j) {
+            const float* x = row(e + j);
+            _Pragma("GCC ivdep") for (int i = 0; i < count; ++i) r[j][i] += x[i];
+        }
+    for (int i = 0; i < count; ++i)
+        total[i] = ((r[0][i] + r[1][i]) + (r[2][i] + r[3][i])) + ((r[4][i] + r[5][i]) + (r[6][i] + r[7][i]));
+    add_rest(n - n % 8);
+}
+
 }  // namespace
 
 // Operands: result, source; the nest has the outer dims (its last one counts, too), `inside` those that are reduced.
@@ -143,7 +177,18 @@ void reduce(const Item& item, char* const* start, i64 first, i64 last, Workspace
         at += count;
         if (at == nest.inner) at = 0, rows.next();
     }
-    for (i64 unit = first; !few && unit < last; ++unit) {
+    const bool abreast = !few && step == ADD && type == F32 && inside.rows == 1 && rows.step(1) == 4 && nest.inner >= SIDE_BY_SIDE;
+    for (i64 unit = first, count; abreast && unit < last; unit += count) {
+        count = nest.inner - at < last - unit ? nest.inner - at : last - unit;
+        count = count < ABREAST ? count : i64(ABREAST);
+        pairwise_abreast(rows.at[1] + at * 4, stride, n, int(count), w.a);
+        for (i64 i = 0; i < count; ++i) w.a[i] = one_nan(0.f + w.a[i]);
+        for (i64 i = 0; item.params[0] && i < count; ++i) w.a[i] = -w.a[i];
+        write(int(item.operands[0].type), rows.at[0] + at * rows.step(0), rows.step(0), w.a, int(count));
+        at += count;
+        if (at == nest.inner) at = 0, rows.next();
+    }
+    for (i64 unit = first; !few && !abreast && unit < last; ++unit) {
         char* source = rows.at[1] + at * rows.step(1);
         const float* values = w.row;
         if (inside.rows == 1 && type == F32 && stride == 4) {

@@ -474,6 +474,28 @@ def test_sums_and_extremes(rng):
 
 
 @built
+@pytest.mark.parametrize(("results", "elements"), [(16, 8), (40, 13), (70, 128), (100, 129), (7, 300), (20, 700)])
+def test_sums_across_rows_have_the_bits_of_sums_along_them(rng, results, elements):
+    data = rng.standard_normal((9, elements, results)).astype(np.float32)
+    data[2, 1, 3], data[3, 0, 4] = np.inf, np.nan
+    for level in LEVELS:
+        bench = Bench()
+        sources = [bench.variable("input", "f32", (9, elements * results), k) for k in range(2)]
+        bench.inputs = [data.reshape(9, -1), data.swapaxes(1, 2).reshape(9, -1)]
+        across, along = (dense(Space.SBUF, "f32", 65536 * k, (9, elements * results)) for k in range(2))
+        outs = [dense(Space.SBUF, "f32", 131072 + 8192 * k, (9, results)) for k in range(2)]
+        for tile, source in zip((across, along), sources, strict=True):
+            bench.emit(Instr("dma_copy", Stream.DMA_LOAD, (tile,), (source,)))
+        shapes = ((9, 0), (results, 4), (elements, results * 4)), ((9, 0), (results, elements * 4), (elements, 4))
+        for tile, out, dims in zip((across, along), outs, shapes, strict=True):
+            bench.emit(Instr("tensor_reduce", V, (out,), (replace(tile, dims=dims),), ("add",)))
+        bench.program.hbm_bytes = bench.hbm
+        memory, left = execute(bench.program, bench.inputs, level)
+        assert left == []
+        np.testing.assert_array_equal(tiles(memory, outs[0]).view(np.uint32), tiles(memory, outs[1]).view(np.uint32))
+
+
+@built
 @pytest.mark.parametrize("dtype", ["f32", "bf16"])
 @pytest.mark.parametrize(("results", "elements"), [(40, 5), (40, 12), (3, 5), (1100, 2)])
 def test_columns_are_folded_side_by_side(rng, dtype, results, elements):
