@@ -107,6 +107,7 @@ struct Item {
     Nest home{};            // the nest of operands where they lie; `nest` is that of what is read instead (loans.h)
     bool borrows = false;   // something is read elsewhere
     bool lendable = false;  // a copy that may be put off
+    i64 lent = 0, made = 0; // bytes that were put off, and those of them that had to be copied after all
     bool whole = false;     // all bytes between the first and the last one of a result's partitions are written
 };
 

@@ -23,7 +23,10 @@ void call_copy(void* data, i64 first, i64 last, Workspace&) {
     job.first->copy(nest, 1, loan.to, loan.from, first * loan.parts, last * loan.parts);
 }
 
+// Copies that mostly have to be made after all, as of what is about to be written in HBM, are made at once from then on.
 void make(const Context& context, const Loan& loan) {
+    loan.copy->made += loan.run * loan.parts * loan.target.lanes;
+    if (loan.copy->made * 2 > loan.copy->lent) loan.copy->lendable = false;
     std::pair<const Kernels*, const Loan*> job{context.kernels, &loan};
     const i64 least = GRAIN / (loan.run * loan.parts) + 1;
     if (loan.target.lanes < 2 * least) call_copy(&job, 0, loan.target.lanes, own_workspace());
@@ -225,7 +228,8 @@ Borrowed borrow(Context& context, Item& item, char** start, Place* places, bool 
     const Nest& nest = item.home;
     const i64 run = nest.inner * size_of(int(item.operands[0].type)), parts = nest.ndims == 3 ? nest.count[1] : 1;
     const i64 part_apart = nest.ndims == 3 ? nest.stride[1][1] : 0;
-    loans.all[loans.count++] = {places[0], places[1], start[0], start[1], run, parts,
+    item.lent += run * nest.rows;
+    loans.all[loans.count++] = {&item, places[0], places[1], start[0], start[1], run, parts,
                                 nest.stride[1][0], part_apart, nest.stride[0][0], 0};
     return PUT_OFF;
 }

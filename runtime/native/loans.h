@@ -8,6 +8,7 @@ struct Context;
 
 // A copy of `parts` runs a partition, dense in SBUF, that was put off.
 struct Loan {
+    Item* copy;
     Place target, source;   // bytes of each partition; all of the host's memory that is read
     char* to;
     const char* from;
