@@ -48,13 +48,15 @@ from neuronx_cc.codegen.emission.accesses import Alloc
 from neuronx_cc.codegen.emission.emitter import Emitter
 from neuronx_cc.codegen.emission.tiles import TilePool, no_room, room_of
 from neuronx_cc.codegen.epilogues.chain import Chain
-from neuronx_cc.codegen.formation.graph import Kernel
+from neuronx_cc.codegen.formation.graph import Kernel, base
 from neuronx_cc.codegen.maps.plan import is_given
 from neuronx_cc.codegen.movement.halves import carrier_of
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.limits import PARTITIONS
 from neuronx_cc.ir.isa.program import Stream
 
+ADDED = ("f32", "bf16", "f16")
+"""Element types of rows that TensorE adds to FP32 sums."""
 MAX_ROWS_WITH_BIAS = 2 * PARTITIONS
 """Rows up to which TensorE adds a bias; its cost grows with the rows, Vector's does not depend on it."""
 
@@ -91,8 +93,8 @@ def lower(context: Context, kernel: Kernel, step: int) -> None:
 def _added_row(context: Context, dot: hlo.DotOp, op: hlo.HloOp) -> hlo.SSAValue | None:
     """The repeated row that ``op`` adds to the contraction, when TensorE can add it to the sums.
 
-    That is: both FP32, the contraction has no other user, and the row is given before the program starts and
-    repeats over all of the result's dims but the free dims of rhs.
+    That is: both FP32, the row perhaps from 16 bits, the contraction has no other user, and the row is given before the
+    program starts and repeats over all of the result's dims but the free dims of rhs.
     """
     if not isinstance(op, hlo.AddOp) or op.shape.dtype != "f32" or not dot.result.has_one_use():
         return None
@@ -110,7 +112,10 @@ def _added_row(context: Context, dot: hlo.DotOp, op: hlo.HloOp) -> hlo.SSAValue 
         return None
     row = hlo.shape_of(other.op.operand).dims
     varying = {axis for axis, size in zip(other.op.dimensions.data, row, strict=True) if size != 1}
-    return other if is_given(other) and all(axis >= op.shape.rank - free for axis in varying) else None
+    given = context.source_of(base(other))
+    if hlo.shape_of(given).dtype not in ADDED or not is_given(given):
+        return None
+    return other if all(axis >= op.shape.rank - free for axis in varying) else None
 
 
 def emit(context: Context, placed: Placed, schedule: Schedule) -> None:

@@ -31,6 +31,7 @@ from neuronx_cc.codegen.emission.builder import Affine, Block
 from neuronx_cc.codegen.emission.emitter import Emitter
 from neuronx_cc.codegen.emission.tiles import dense
 from neuronx_cc.codegen.emission.views import Atom, View, align
+from neuronx_cc.codegen.epilogues.arrays import views_of_cast
 from neuronx_cc.codegen.maps.plan import load_stream
 from neuronx_cc.codegen.movement.transfer import copy
 from neuronx_cc.ir import hlo
@@ -54,12 +55,12 @@ class Bias:
 
     @classmethod
     def load(cls, context: Context, placed: Placed, schedule: Schedule, tiles: Tiles) -> Bias | None:
-        """FP32 on partition 0, or narrow parts of it; None where the kernel adds no row."""
+        """As it is stored on partition 0, or narrow parts of FP32; None where the kernel adds no row."""
         bias, problem = placed.contraction.bias, placed.problem
         if bias is None:
             return None
-        literal = context.literal(bias)
-        view = context.hbm(bias) if literal is None else literal[0]
+        literal, cast = context.literal(bias), views_of_cast(context, bias)
+        view = (cast[0] if cast else context.hbm(bias)) if literal is None else literal[0]
         free = placed.contraction.free(1)
         view = replace(view, dims=view.dims[-free:])
         space = align([view, replace(placed.out, dims=placed.out.dims[-free:])], view.shape)
@@ -73,7 +74,7 @@ class Bias:
             rows = (Atom(terms, 2 * total), *dense(space.sizes, dtype))
             source = Block(home.alloc, dtype, home.start, rows)
         else:
-            dtype, terms = "f32", 1
+            dtype, terms = view.dtype, 1
             source = Block(view.alloc, view.dtype, view.start, (Atom(1, 0), *space.atoms[0]))
             if literal is not None:
                 home = context.homes_of_constant(bias)

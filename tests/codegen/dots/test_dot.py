@@ -209,6 +209,25 @@ def test_sums(name: str, random: np.random.Generator) -> None:
     check_function(lambda *inputs: function(*inputs) @ jnp.ones(function(*inputs).shape[-1]), *inputs, relative=5e-5)
 
 
+@pytest.mark.parametrize("dtype", [ml_dtypes.bfloat16, np.float16])
+@pytest.mark.parametrize("name", SUMS)
+def test_sums_of_narrow_floats(name: str, dtype: Any, random: np.random.Generator) -> None:
+    function, *dims = SUMS[name]
+    inputs = [(normal(random, *each) / 4).astype(dtype) for each in dims]
+    check_function(lambda *inputs: jax.nn.silu(function(*inputs)), *inputs, relative=3e-2)
+
+
+@pytest.mark.parametrize("dtype", [ml_dtypes.bfloat16, np.float16])
+def test_narrow_rows_are_one_more_product(dtype: Any, random: np.random.Generator) -> None:
+    x, w, row = ((normal(random, *dims) / 4).astype(dtype) for dims in ((40, 64), (64, 300), (300,)))
+    row[:3] = np.inf, -np.inf, np.nan
+    compiled = check_function(lambda x, w, row: jax.nn.relu(x @ w + row), x, w, row, relative=1e-2)
+    made = [record for record in compiled.program.records if isinstance(record, Instr)]
+    added = [record for record in made if "accumulate" in record.flags and record.ins[0].dims[0][0] == 1]
+    assert added
+    assert not any(record.alu == ("add",) for record in made)
+
+
 @pytest.mark.parametrize(("m", "k", "n"), [(1536, 200, 60), (768, 128, 128), (384, 60, 7)])
 def test_rows_of_a_resident_result_are_staged_together(m: int, k: int, n: int, random: np.random.Generator) -> None:
     """Rows of lhs that are neighbours in memory come in long runs, several tiles of the result at once."""
