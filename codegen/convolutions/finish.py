@@ -46,12 +46,12 @@ class Finish:
             if self.epilogue is None:
                 self.emitter.copy(target, sums)
             else:
-                between = partial(self._between, slot)
+                between = partial(self._between, slot, len(several) > 1)
                 chains.append(self.epilogue.steps(self.own[slot], between, target, sums, arrays, 1.0))
         deque(zip_longest(*chains), 0)
         self.emitter.builder.mark(self.loc)
 
-    def _between(self, slot: int, number: int, like: Block, dtype: str) -> Block:
-        sizes, turns = [atom.size for atom in like.dims[1:]], len(self.own)
-        name, buffers = between_name(slot, number), between_buffers(turns)
-        return self.tiles.tile(dtype, sizes, like.dims[0].size, name, buffers, several=turns > 1)
+    def _between(self, slot: int, several: bool, number: int, like: Block, dtype: str) -> Block:
+        sizes = [atom.size for atom in like.dims[1:]]
+        name, buffers = between_name(slot, number), between_buffers(slot, len(self.own))
+        return self.tiles.tile(dtype, sizes, like.dims[0].size, name, buffers, several)

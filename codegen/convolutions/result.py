@@ -10,7 +10,7 @@ from neuronx_cc.codegen.convolutions.finish import Finish
 from neuronx_cc.codegen.convolutions.folding import Folded
 from neuronx_cc.codegen.convolutions.placement import Placed
 from neuronx_cc.codegen.convolutions.problem import Operand, Problem, atom_of
-from neuronx_cc.codegen.convolutions.schedule import POSITION_BUFFERS, Schedule, tile_buffers, turns_of
+from neuronx_cc.codegen.convolutions.schedule import POSITION_BUFFERS, Schedule, tile_buffers
 from neuronx_cc.codegen.convolutions.stage import PackAt, RowsAt, by_stride
 from neuronx_cc.codegen.convolutions.weights import OutputsAt
 from neuronx_cc.codegen.dots.schedule import EPILOGUE_BUFFERS, array_name
@@ -282,23 +282,22 @@ class Results:
             found.append(Block(array.view.alloc, array.view.dtype, offset, (*atoms, Atom(outs.size, feature))))
         return found
 
-    def tile(self, sizes: Sequence[int], partitions: int) -> Block:
-        """Room for results with positions on the partitions."""
-        buffers, several = self._buffers(POSITION_BUFFERS), self._take_turns
+    def tile(self, sizes: Sequence[int], partitions: int, several: bool = False) -> Block:
+        """Room for results with positions on the partitions. ``several``: tiles follow each other in straight-line
+        code, here and below.
+        """
+        buffers = self._buffers(POSITION_BUFFERS)
         return self.tiles.tile(self.out.view.dtype, sizes, partitions, "result", buffers, several)
 
     def _buffers(self, least: int) -> int:
         return tile_buffers(self.problem, self.schedule, self.builder.sizes, least)
 
-    @property
-    def _take_turns(self) -> bool:
-        """Whether tiles of one bank each follow each other in straight-line code."""
-        return not self.schedule.row_groups and turns_of(self.problem, self.schedule, self.builder.sizes) > 1
-
-    def read_positions(self, pieces: Sequence[Block], columns: Sequence[Block | None], result: Block) -> list[Block]:
+    def read_positions(
+        self, pieces: Sequence[Block], columns: Sequence[Block | None], result: Block, several: bool = False
+    ) -> list[Block]:
         """What is read with ``result`` [positions, features]; ``pieces`` as of ``position_blocks``."""
         return self._read(
-            pieces, columns, result, lambda array, piece, tile: self._move_positions(array, piece, tile, 0)
+            pieces, columns, result, lambda array, piece, tile: self._move_positions(array, piece, tile, 0), several
         )
 
     def read_rows(self, pieces: Sequence[Block], columns: Sequence[Block | None], result: Block) -> list[Block]:
@@ -311,6 +310,7 @@ class Results:
         columns: Sequence[Block | None],
         result: Block,
         move: Callable[[Array, Block, Block], None],
+        several: bool = False,
     ) -> list[Block]:
         partitions, *free = result.dims
         found = []
@@ -319,7 +319,7 @@ class Results:
             if tile is None:
                 sizes = [atom.size for atom in free[:-1]] + [1 if repeats else free[-1].size]
                 dtype = self.problem.loaded(array.lies)
-                buffers, several = self._buffers(EPILOGUE_BUFFERS), self._take_turns
+                buffers = self._buffers(EPILOGUE_BUFFERS)
                 tile = self.tiles.tile(dtype, sizes, partitions.size, array.name, buffers, several)
                 move(array, piece.index(len(piece.dims) - 1, Affine(), sizes[-1]), tile)
             else:

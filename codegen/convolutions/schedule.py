@@ -228,7 +228,7 @@ def _epilogue(problem: Problem, schedule: Schedule, sizes: Sizes) -> dict[tuple[
     between = range(0 if problem.epilogue is None else problem.epilogue.tiles)
     turns = turns_of(problem, schedule, sizes)
     for slot, number in product(range(turns), between):
-        tiles[between_name(slot, number), between_buffers(turns)] = 4 * sizes.bank_columns
+        tiles[between_name(slot, number), between_buffers(slot, turns)] = 4 * sizes.bank_columns
     return tiles
 
 
@@ -254,9 +254,11 @@ def tile_buffers(problem: Problem, schedule: Schedule, sizes: Sizes, least: int)
     return least if schedule.row_groups or turns == 1 else max(least, 2 * turns)
 
 
-def between_buffers(turns: int) -> int:
-    """Buffers of a tile between the sums and the result, for each of those that take turns."""
-    return max(1, 2 * EPILOGUE_BUFFERS // turns)
+def between_buffers(slot: int, turns: int) -> int:
+    """Buffers of a tile between the sums and the result of bank ``slot`` of those that take turns; the first also
+    stands alone, where a loop's body has one bank.
+    """
+    return EPILOGUE_BUFFERS if slot == 0 else max(1, 2 * EPILOGUE_BUFFERS // turns)
 
 
 def _array_bytes(problem: Problem, schedule: Schedule, array: Operand, sizes: Sizes) -> int:

@@ -90,7 +90,7 @@ class Tiling:
                 several = []
                 for rows, sizes in together:
                     shown = (prod(sizes), features.count) if on_partitions else (partitions, prod(sizes))
-                    bank = self.sums.bank(*shown, several=self._turns > 1)
+                    bank = self.sums.bank(*shown, several=len(together) > 1)
                     several.append((rows, sizes, self.sums.opened(terms, bank, rows, sizes, features)))
                     self.sums.whole(terms, several[-1][2])
                 yield several
@@ -155,6 +155,9 @@ class Tiling:
     def _together(self, counts: Sequence[int], shape: Sequence[int]) -> Iterator[list[tuple[list[Affine], list[int]]]]:
         """Tiles of positions: those that take turns are neighbours along the last axis that is cut."""
         axis = max((at for at, (size, step) in enumerate(zip(counts, shape, strict=True)) if size > step), default=0)
+        tiles = -(-counts[axis] // shape[axis])
+        # what one iteration of a loop around makes is read while the next one's sums are added up
+        self.sums.banks.phases = 2 if 2 * tiles <= self.sums.banks.count else 1
         after = [*counts[axis + 1 :]]
         for rows, sizes in self._tiles(counts[:axis], shape[:axis], [], []):
             for several in self._in_turns(counts[axis], shape[axis]):
@@ -191,8 +194,8 @@ class Tiling:
                         targets = []
                         for rows, sizes, sum_ in together:
                             goal, *pieces = _pieces(goals, 0, rows, sizes)
-                            result = results.tile([outs.size], prod(sizes))
-                            arrays = results.read_positions(pieces, terms.columns, result)
+                            result = results.tile([outs.size], prod(sizes), len(together) > 1)
+                            arrays = results.read_positions(pieces, terms.columns, result, len(together) > 1)
                             leaving.append((result, sum_.bank, [outs.size], arrays))
                             targets.append(goal)
                         results.finish.leave(leaving)
@@ -212,7 +215,7 @@ class Tiling:
                 for together in self._in_turns(outs.size, self.builder.sizes.bank_columns):
                     several: list[Leaving] = []
                     for first, columns in together:
-                        bank = self.sums.bank(prod(sizes), columns, several=self._turns > 1)
+                        bank = self.sums.bank(prod(sizes), columns, several=len(together) > 1)
                         sum_ = self.sums.opened(terms, bank, rows, sizes, Features(first, columns))
                         self.sums.whole(terms, sum_)
                         made, *read = (block.index(1, first, columns) for block in (result, *arrays))
@@ -250,7 +253,7 @@ class Tiling:
             for place, wide in self.builder.pieces(outs.size, self.builder.sizes.bank_columns):
                 leaving: list[Leaving] = []
                 for column, several in together:
-                    whole = self.sums.bank(partitions.size, several * wide, several=self._turns > 1)
+                    whole = self.sums.bank(partitions.size, several * wide, several=len(together) > 1)
                     sums = whole.of((whole.dims[0], *dense([several, wide], "f32")))
                     for number in range(several):
                         spot = [*at[:-1], at[-1] + (column + number)]
@@ -265,7 +268,7 @@ class Tiling:
         """Columns whose sums share a bank, so that fewer instructions read PSUM."""
         copies = self.schedule.copies
         terms = self.problem.chunks * prod(tap.count for tap in (taps if copies is None else copies.grouped()))
-        return max(1, min(4, self.builder.sizes.bank_columns // outs.size, MAX_UNROLLED // terms))
+        return max(1, min(4, self.builder.sizes.bank_columns // outs.size, MAX_UNROLLED // max(1, terms)))
 
 
 def _pieces(blocks: Sequence[Block], first: int, rows: Sequence[Affine], sizes: Sequence[int]) -> list[Block]:
