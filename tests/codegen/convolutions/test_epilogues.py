@@ -42,6 +42,7 @@ FORMS = {
     "dilated": (2, 8, 12, 10, 3, 1, 1, 2),
     "phases without taps": (2, 6, 12, 10, 1, 1, 1, 2),
     "large": (1, 96, 8, 24, 3, 1, 1, 1),
+    "large phases without taps": (1, 40, 24, 64, 1, 1, 1, 2),
 }
 
 
