@@ -31,7 +31,7 @@ CHANNELS = 16
 def run(module: HloModule, context: PassContext) -> None:
     for computation in module.computations():
         if any(isinstance(op, hlo.ConvolutionOp) for op in ops_of(computation.block)):
-            mover = Mover()
+            mover = Mover(given=computation is module.entry)
             for op in ops_of(computation.block):
                 mover.visit(op)
 
@@ -39,10 +39,12 @@ def run(module: HloModule, context: PassContext) -> None:
 class Mover:
     """The transposes made so far. ``transpose(x, order)``: dim i of the result is dim ``order[i]`` of x."""
 
-    def __init__(self, dots: Set[hlo.Operation] = frozenset()) -> None:
-        """``dots``: contractions that are to be computed with their operands swapped."""
+    def __init__(self, dots: Set[hlo.Operation] = frozenset(), given: bool = False) -> None:
+        """``dots``: contractions that are to be computed with their operands swapped; ``given``: whether the order of
+        the computation's results is, unlike that of a loop's state.
+        """
         self.made: set[hlo.Operation] = set()
-        self.dots = dots
+        self.dots, self.given = dots, given
 
     def visit(self, op: hlo.HloOp) -> None:
         if isinstance(op, hlo.ConvolutionOp):
@@ -84,7 +86,7 @@ class Mover:
         shape = op.shape
         keep: Order = tuple(range(shape.rank))
         numbers = [dims.out_feature, dims.out_batch, *dims.out_spatial]
-        new = tuple(numbers) if _is_wide(op) and shape.rank > 2 and not _leaves(op) else keep
+        new = tuple(numbers) if _is_wide(op) and shape.rank > 2 and not _leaves(op, self.given) else keep
         if left is None and right is None and new == keep:
             return
         # dim i of the new result is dim new[i] of the old one
@@ -282,9 +284,9 @@ def _is_contracted(value: Value) -> bool:
     )
 
 
-def _leaves(op: hlo.HloOp) -> bool:
-    """Whether nothing but the computation's result uses ``op``, or what elementwise ops alone make of it and of other
-    such: then it is best made in the order asked for.
+def _leaves(op: hlo.HloOp, given: bool) -> bool:
+    """Whether nothing but the computation's result uses ``op``: then it is best made in the order asked for; so it is
+    where elementwise ops come before a result whose order is ``given``.
     """
     seen: set[hlo.Operation] = {op}
     after = [op]
@@ -293,7 +295,7 @@ def _leaves(op: hlo.HloOp) -> bool:
         for user in users(made.results[0]):
             if isinstance(user, hlo.ReturnOp | hlo.TupleOp) or user in seen:
                 continue
-            if not isinstance(user, hlo.ElementwiseOp) or user.shape.dims != op.shape.dims:
+            if not given or not isinstance(user, hlo.ElementwiseOp) or user.shape.dims != op.shape.dims:
                 return False
             seen.add(user)
             after.append(user)

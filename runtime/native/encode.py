@@ -108,7 +108,10 @@ _FLAGS: dict[str, frozenset[str]] = {
 def left_to_python(instr: Instr) -> Form:
     """Of this the core need only know what it touches; without operands, that is everything."""
     refs = (*instr.outs, *instr.ins)
-    known = len(refs) <= MAX_OPERANDS and all(len(ref.dims) <= MAX_DIMS and len(ref.coefs) <= MAX_COEFS for ref in refs)
+    known = len(refs) <= MAX_OPERANDS and all(
+        len(ref.dims) <= MAX_DIMS and len(ref.coefs) <= MAX_COEFS and STORAGE[ref.dtype].itemsize in BY_SIZE
+        for ref in refs
+    )
     return Form(FALLBACK, opaque=True, order=None if known else ())
 
 
