@@ -241,9 +241,14 @@ def sum_banks(problem: Problem, schedule: Schedule, sizes: Sizes) -> int:
 
 
 def turns_of(problem: Problem, schedule: Schedule, sizes: Sizes) -> int:
-    """Banks of sums whose epilogues take turns, step by step, while as many add up."""
-    several = problem.epilogue is not None and len(problem.epilogue.steps) > 1
-    return max(1, sum_banks(problem, schedule, sizes) // 2) if several else 1
+    """Banks of sums whose epilogues take turns, step by step, while as many add up: no more than a block has."""
+    if problem.epilogue is None or len(problem.epilogue.steps) == 1:
+        return 1
+    wide = min(sizes.rows, sizes.columns) if problem.positions_on_partitions else sizes.bank_columns
+    turns, tiles = max(1, sum_banks(problem, schedule, sizes) // 2), -(-prod(outs_of(problem, schedule)) // wide)
+    while turns > tiles:
+        turns //= 2
+    return turns
 
 
 def tile_buffers(problem: Problem, schedule: Schedule, sizes: Sizes, least: int) -> int:

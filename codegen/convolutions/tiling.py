@@ -164,7 +164,8 @@ class Tiling:
                 yield [([*rows, row, *(Affine() for _ in after)], [*sizes, size, *after]) for row, size in several]
 
     def _in_turns(self, total: int, step: int) -> Iterator[list[tuple[Affine, int]]]:
-        return pieces_in_turns(self.builder, total, step, self._turns, self.sums.banks.count)
+        body = self.sums.banks.count // self._turns * self._turns
+        return pieces_in_turns(self.builder, total, step, self._turns, body)
 
     def _tiles(
         self, counts: Sequence[int], shape: Sequence[int], at: list[Affine], sizes: list[int]
