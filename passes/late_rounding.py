@@ -22,7 +22,7 @@ from neuronx_cc.passes.manager import PassContext, only_for
 NARROW = ("bf16", "f16")
 REASON = "rounded once after a contraction"
 MOST = 24
-"""Ops that follow one contraction: as many as an epilogue has."""
+"""Ops that follow one contraction, and those of an epilogue."""
 DEPTH = 8
 """Ops between an operand and what was there before the contraction."""
 

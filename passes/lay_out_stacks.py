@@ -1,8 +1,8 @@
-"""Casts, turns and orders stacks of constant weights once, of which loops take one by one for their contractions.
+"""Casts, transposes and orders stacks of constant weights once, of which loops take one by one for their contractions.
 
 Input: any inlined module. Output: ``dot(x, view(cast(dynamic-slice(stack))))``, where no cast widens, reads an element
 of a stack of what it multiplies by, with the dims that are summed over ahead of the others: whatever lies in another
-order would be turned on chip in every iteration. Single constants are laid out by ``fold_large_constants`` and code
+order would be transposed on chip in every iteration. Single constants are laid out by ``fold_large_constants`` and code
 generation.
 """
 
@@ -27,9 +27,9 @@ def run(module: HloModule, context: PassContext) -> None:
 
 def _lay_out(module: HloModule, op: hlo.DotOp | hlo.ConvolutionOp, index: int) -> None:
     operand, order = op.operands[index], _order(op, index)
-    turned = order != sorted(order)
+    transposed = order != sorted(order)
     changed = _is_changed(operand)
-    if changed is None or not (changed or turned):
+    if changed is None or not (changed or transposed):
         return
     stack = constant_of_stack(module, operand)
     if stack is None or not stack.places:
@@ -37,7 +37,7 @@ def _lay_out(module: HloModule, op: hlo.DotOp | hlo.ConvolutionOp, index: int) -
     b, ahead = Build.before(module, op), len(stack.places)
     array = stack.array.transpose([*range(ahead), *(ahead + axis for axis in order)])
     op.operands[index] = element(b, b.array(array, hlo.shape_of(operand).dtype), stack.places)
-    if turned:
+    if transposed:
         assert isinstance(op, hlo.DotOp)
         _rename(op, index, order)
 

@@ -28,7 +28,7 @@ class Finish:
 
     emitter: Emitter
     own: tuple[Emitter, ...]
-    """Of the epilogue, for each of the banks that take turns."""
+    """Of the epilogue, for each of the banks that are interleaved."""
     tiles: Tiles
     finite: FiniteSums | None
     """Where groups share products: whether that spoiled any."""
@@ -36,8 +36,13 @@ class Finish:
     loc: Loc
     """Of the convolution."""
 
+    @property
+    def together(self) -> int:
+        """Banks that are interleaved, at most."""
+        return len(self.own)
+
     def leave(self, several: Sequence[Leaving]) -> None:
-        """Finish several banks of sums, at most as many as take turns: step by step."""
+        """Finish several banks of sums, at most as many as are interleaved: step by step."""
         chains = []
         for slot, (target, bank, sizes, arrays) in enumerate(several):
             if self.finite is not None:
@@ -53,5 +58,5 @@ class Finish:
 
     def _between(self, slot: int, several: bool, number: int, like: Block, dtype: str) -> Block:
         sizes = [atom.size for atom in like.dims[1:]]
-        name, buffers = between_name(slot, number), between_buffers(slot, len(self.own))
+        name, buffers = between_name(slot, number), between_buffers(slot, self.together)
         return self.tiles.tile(dtype, sizes, like.dims[0].size, name, buffers, several)

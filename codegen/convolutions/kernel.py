@@ -28,7 +28,7 @@ from neuronx_cc.codegen.convolutions.kinds import is_kernel_gradient
 from neuronx_cc.codegen.convolutions.placement import Convolving, Form, Placed, place
 from neuronx_cc.codegen.convolutions.problem import Problem
 from neuronx_cc.codegen.convolutions.result import Results
-from neuronx_cc.codegen.convolutions.schedule import Schedule, footprint, sum_banks, tiles_together, turns_of
+from neuronx_cc.codegen.convolutions.schedule import Schedule, footprint, interleaved_banks, sum_banks, tiles_together
 from neuronx_cc.codegen.convolutions.stage import Coming, Images, PackAt, RowsAt, Source
 from neuronx_cc.codegen.convolutions.sums import Sums, Terms
 from neuronx_cc.codegen.convolutions.tiling import Tiling
@@ -129,7 +129,7 @@ def emit(
         ready = None
         if placed.chain is not None:
             ready = placed.chain.ready(tuple(map(problem.repeats, problem.arrays)))
-        own = tuple(replace(emitter) for _ in range(turns_of(problem, schedule, builder.sizes)))
+        own = tuple(replace(emitter) for _ in range(interleaved_banks(problem, schedule, builder.sizes)))
         finish = Finish(emitter, own, tiles, finite, ready, placed.op.loc)
         results = Results.of(placed, problem, schedule, tiles, finish)
         sums = Sums(builder, problem, schedule, turner, banks, zeros)

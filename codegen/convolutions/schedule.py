@@ -226,44 +226,43 @@ def _epilogue(problem: Problem, schedule: Schedule, sizes: Sizes) -> dict[tuple[
                 buffers = tile_buffers(problem, schedule, sizes, EPILOGUE_BUFFERS)
             tiles[array_name(number), buffers] = _array_bytes(problem, schedule, array, sizes)
     between = range(0 if problem.epilogue is None else problem.epilogue.tiles)
-    turns = turns_of(problem, schedule, sizes)
-    for slot, number in product(range(turns), between):
-        tiles[between_name(slot, number), between_buffers(slot, turns)] = 4 * sizes.bank_columns
+    together = interleaved_banks(problem, schedule, sizes)
+    for slot, number in product(range(together), between):
+        tiles[between_name(slot, number), between_buffers(slot, together)] = 4 * sizes.bank_columns
     return tiles
 
 
 def sum_banks(problem: Problem, schedule: Schedule, sizes: Sizes) -> int:
     """Banks of PSUM for sums; the others are for what is transposed."""
     way = kernel_way(problem)
-    turned = way is Kernel.TRANSPOSED or (way is Kernel.SPREAD and problem.given.kernel_in_rows)
-    turned = turned or schedule.comes.transposed
-    return sizes.banks // 2 if turned else sizes.banks
+    kernel = way is Kernel.TRANSPOSED or (way is Kernel.SPREAD and problem.given.kernel_in_rows)
+    return sizes.banks // 2 if kernel or schedule.comes.transposed else sizes.banks
 
 
-def turns_of(problem: Problem, schedule: Schedule, sizes: Sizes) -> int:
-    """Banks of sums whose epilogues take turns, step by step, while as many add up: no more than a block has."""
+def interleaved_banks(problem: Problem, schedule: Schedule, sizes: Sizes) -> int:
+    """Banks of sums whose epilogues are interleaved, step by step, while as many add up: no more than a block has."""
     if problem.epilogue is None or len(problem.epilogue.steps) == 1:
         return 1
     wide = min(sizes.rows, sizes.columns) if problem.positions_on_partitions else sizes.bank_columns
-    turns, tiles = max(1, sum_banks(problem, schedule, sizes) // 2), -(-prod(outs_of(problem, schedule)) // wide)
-    while turns > tiles:
-        turns //= 2
-    return turns
+    together, tiles = max(1, sum_banks(problem, schedule, sizes) // 2), -(-prod(outs_of(problem, schedule)) // wide)
+    while together > tiles:
+        together //= 2
+    return together
 
 
 def tile_buffers(problem: Problem, schedule: Schedule, sizes: Sizes, least: int) -> int:
     """Buffers of results with positions on the partitions, or of what is read with them: of whole rows, or of one bank
     of sums each.
     """
-    turns = turns_of(problem, schedule, sizes)
-    return least if schedule.row_groups or turns == 1 else max(least, 2 * turns)
+    together = interleaved_banks(problem, schedule, sizes)
+    return least if schedule.row_groups or together == 1 else max(least, 2 * together)
 
 
-def between_buffers(slot: int, turns: int) -> int:
-    """Buffers of a tile between the sums and the result of bank ``slot`` of those that take turns; the first also
-    stands alone, where a loop's body has one bank.
+def between_buffers(slot: int, together: int) -> int:
+    """Buffers of a tile between the sums and the result of bank ``slot`` of those that are interleaved; the first
+    also stands alone, where a loop's body has one bank.
     """
-    return EPILOGUE_BUFFERS if slot == 0 else max(1, 2 * EPILOGUE_BUFFERS // turns)
+    return EPILOGUE_BUFFERS if slot == 0 else max(1, 2 * EPILOGUE_BUFFERS // together)
 
 
 def _array_bytes(problem: Problem, schedule: Schedule, array: Operand, sizes: Sizes) -> int:

@@ -12,13 +12,13 @@ from neuronx_cc.codegen.convolutions.candidates import MAX_UNROLLED
 from neuronx_cc.codegen.convolutions.finish import Leaving
 from neuronx_cc.codegen.convolutions.problem import Problem
 from neuronx_cc.codegen.convolutions.result import Results
-from neuronx_cc.codegen.convolutions.schedule import Schedule, tile_shape, turns_of
+from neuronx_cc.codegen.convolutions.schedule import Schedule, tile_shape
 from neuronx_cc.codegen.convolutions.stage import RowsAt
 from neuronx_cc.codegen.convolutions.sums import Features, Sum, Sums, Terms
 from neuronx_cc.codegen.convolutions.weights import Kernels, OutputsAt, PartAt
 from neuronx_cc.codegen.emission.builder import Affine, Block, Builder
+from neuronx_cc.codegen.emission.interleaved import interleaved_pieces
 from neuronx_cc.codegen.emission.tiles import dense
-from neuronx_cc.codegen.emission.turns import pieces_in_turns
 from neuronx_cc.codegen.emission.views import Atom
 from neuronx_cc.ir.isa.limits import MAX_WAIT_COEFS
 from neuronx_cc.ir.types import itemsize
@@ -72,12 +72,9 @@ class Tiling:
                     )
 
     def _batched(self, several: list[Opened]) -> Iterator[list[Opened]]:
-        """As many at a time as take turns."""
-        return (several[at : at + self._turns] for at in range(0, len(several), self._turns))
-
-    @property
-    def _turns(self) -> int:
-        return turns_of(self.problem, self.schedule, self.builder.sizes)
+        """As many at a time as are interleaved."""
+        count = self.results.finish.together
+        return (several[at : at + count] for at in range(0, len(several), count))
 
     def _open(
         self, terms: Terms, counts: Sequence[int], limit: int, partitions: int, features: Features
@@ -153,19 +150,20 @@ class Tiling:
             yield taps, parts, counts
 
     def _together(self, counts: Sequence[int], shape: Sequence[int]) -> Iterator[list[tuple[list[Affine], list[int]]]]:
-        """Tiles of positions: those that take turns are neighbours along the last axis that is cut."""
+        """Tiles of positions: those that are interleaved are neighbours along the last axis that is cut."""
         axis = max((at for at, (size, step) in enumerate(zip(counts, shape, strict=True)) if size > step), default=0)
         tiles = -(-counts[axis] // shape[axis])
         # what one iteration of a loop around makes is read while the next one's sums are added up
         self.sums.banks.phases = 2 if 2 * tiles <= self.sums.banks.count else 1
         after = [*counts[axis + 1 :]]
         for rows, sizes in self._tiles(counts[:axis], shape[:axis], [], []):
-            for several in self._in_turns(counts[axis], shape[axis]):
+            for several in self._interleaved(counts[axis], shape[axis]):
                 yield [([*rows, row, *(Affine() for _ in after)], [*sizes, size, *after]) for row, size in several]
 
-    def _in_turns(self, total: int, step: int) -> Iterator[list[tuple[Affine, int]]]:
-        body = self.sums.banks.count // self._turns * self._turns
-        return pieces_in_turns(self.builder, total, step, self._turns, body)
+    def _interleaved(self, total: int, step: int) -> Iterator[list[tuple[Affine, int]]]:
+        together = self.results.finish.together
+        body = self.sums.banks.count // together * together
+        return interleaved_pieces(self.builder, total, step, together, body)
 
     def _tiles(
         self, counts: Sequence[int], shape: Sequence[int], at: list[Affine], sizes: list[int]
@@ -213,7 +211,7 @@ class Tiling:
                 results.fill_zeros(result)
             else:
                 arrays = results.read_positions(pieces, terms.columns, result)
-                for together in self._in_turns(outs.size, self.builder.sizes.bank_columns):
+                for together in self._interleaved(outs.size, self.builder.sizes.bank_columns):
                     several: list[Leaving] = []
                     for first, columns in together:
                         bank = self.sums.bank(prod(sizes), columns, several=len(together) > 1)
@@ -250,7 +248,7 @@ class Tiling:
         """The first of ``tiles`` [partitions, columns, features]: each column a sum, several of which share a bank."""
         result = tiles[0]
         outs, (partitions, columns, _) = terms.outs, result.dims
-        for together in self._in_turns(columns.size, self._beside(outs, terms.taps)):
+        for together in self._interleaved(columns.size, self._beside(outs, terms.taps)):
             for place, wide in self.builder.pieces(outs.size, self.builder.sizes.bank_columns):
                 leaving: list[Leaving] = []
                 for column, several in together:

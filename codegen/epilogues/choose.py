@@ -13,6 +13,7 @@ from collections.abc import Hashable, Iterator, Sequence, Set
 from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 from math import prod
+from typing import TypeGuard
 
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.emission.views import View
@@ -28,11 +29,10 @@ from neuronx_cc.ir.isa.program import Stream
 from neuronx_cc.ir.isa.timing import NOTHING, Tile, Timing, Work, total
 from neuronx_cc.ir.types import itemsize
 from neuronx_cc.passes.analysis.stored import RESIDENT_VALUE_SHARE, is_stored
+from neuronx_cc.passes.late_rounding import MOST
 
 TAKEN = frozenset(["clamp", "compare", "convert", "divide", "negate", "not", "select", *ARITHMETIC, *ACTIVATION])
 """Opcodes of instructions of Vector and Scalar, of floats and truth values."""
-MOST = 24
-"""Ops of an epilogue."""
 ROOM = 6
 """Tiles of an epilogue take at most one part in so many of SBUF."""
 BUFFERS = 2
@@ -120,8 +120,8 @@ class _Growth:
         """The ops that make ``operand`` of one array, for one op; None if there are none, or more arrays."""
         made: list[hlo.HloOp] = []
         while self._fits(op := operand.owner) and operand.has_one_use() and op not in self.inside:
-            if isinstance(op, hlo.ConvertOp) and is_stored(op.operand):
-                break  # loading it casts
+            if _is_cast_on_load(op):
+                break
             assert isinstance(op, hlo.HloOp)
             arrays = [each for each in op.sources if self.context.splat(each) is None]
             if len(arrays) != 1 or len(made) == MOST:
@@ -160,11 +160,14 @@ def _lies(value: hlo.SSAValue) -> View | None:
     source = base(value)
     if isinstance(source.owner, hlo.IotaOp) or not isinstance(source.type, hlo.ArrayType):
         return None
-    cast = source.owner
-    if isinstance(cast, hlo.ConvertOp) and is_stored(cast.operand) and hlo.shape_of(cast.operand).dtype in FLOATS:
-        stored = as_stored(cast.operand)
+    if _is_cast_on_load(source.owner):
+        stored = as_stored(source.owner.operand)
         return None if stored is None else seen_by(value, stored)
     return as_stored(value)
+
+
+def _is_cast_on_load(op: object) -> TypeGuard[hlo.ConvertOp]:
+    return isinstance(op, hlo.ConvertOp) and is_stored(op.operand) and hlo.shape_of(op.operand).dtype in FLOATS
 
 
 # ---- whether it is worth it -----------------------------------------------------------------------------------

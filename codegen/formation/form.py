@@ -63,7 +63,7 @@ def form(
     last: dict[hlo.HloOp, tuple[Sequence[hlo.HloOp], object]] = {ops[-1]: (ops, what) for ops, what in together}
     last |= {ops[-1]: ((op, *ops), None) for op, ops in epilogues.items()}
     inside = inside | {op for ops, _ in last.values() for op in ops}
-    loads = {op for op in late if not context.load_casts.keys().isdisjoint(op.results)}
+    loads = {op for op in late if op.results[0] in context.load_casts}
     formation = _Formation(context, late - inside - loads)
     for op in ops_of(computation.block):
         if op in last:

@@ -61,8 +61,7 @@ def function_of(
         starts = {each for op in inside for each in op.sources if splat(each) is None and each.owner not in inside}
         if len(starts) == 1 and any(op.opcode in CURVED for op in inside):
             (start,) = starts
-            steps = _steps(sorted(inside, key=order.__getitem__), start, splat)
-            name = _name(steps, _precision(inside, start, steps))
+            name = _name(_steps(sorted(inside, key=order.__getitem__), start, splat), _precision(inside, start))
             if name is not None:
                 return Function(name, start, tuple(inside - {root}))
         ops = [
@@ -85,13 +84,16 @@ def _fits(op: hlo.HloOp, root: hlo.HloOp) -> bool:
     return bool(shapes) and all(shape.dtype in EPSILON and shape.dims == root.shape.dims for shape in shapes)
 
 
-def _precision(ops: set[hlo.HloOp], start: hlo.SSAValue, steps: Sequence[Step]) -> float:
-    """That of the narrowest type of ``ops``, and of their constants: the ops of a narrow type may have become wider."""
-    dtypes = {hlo.shape_of(start).dtype, *(op.shape.dtype for op in ops)}
+def _precision(ops: set[hlo.HloOp], start: hlo.SSAValue) -> float:
+    return max(EPSILON[dtype] for dtype in (hlo.shape_of(start).dtype, *(op.shape.dtype for op in ops)))
+
+
+def _precision_of_constants(steps: Sequence[Step]) -> float:
+    """That of the narrowest type which has them all: ops of a narrow type may have become wider; 0 with a NaN."""
     constants = np.array([each for _, operands in steps for each in operands if isinstance(each, float)], np.float32)
     with np.errstate(over="ignore"):
-        dtypes |= {dtype for dtype in EPSILON if (constants.astype(NUMPY_DTYPE[dtype]) == constants).all()}
-    return max(EPSILON[dtype] for dtype in dtypes)
+        exact = [dtype for dtype in EPSILON if (constants.astype(NUMPY_DTYPE[dtype]) == constants).all()]
+    return max((EPSILON[dtype] for dtype in exact), default=0.0)
 
 
 def _steps(
@@ -111,6 +113,7 @@ def _steps(
 def _name(steps: tuple[Step, ...], epsilon: float) -> str | None:
     """The function that is least far from what ``steps`` make of ``POINTS``, if it is near enough."""
     made: list[Array] = []
+    epsilon = max(epsilon, _precision_of_constants(steps))
     with np.errstate(all="ignore"):
         for opcode, operands in steps:
             ins = [

@@ -20,7 +20,7 @@ MADE = hlo.TransposeOp | hlo.ReshapeOp | hlo.SliceOp | hlo.ConvertOp | hlo.Dynam
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """A constant with the dims of a value behind those of the stack that the value is taken from."""
+    """A constant with the dims of a value after those of the stack that the value is taken from."""
 
     array: Array
     places: tuple[hlo.SSAValue, ...] = ()

@@ -29,7 +29,7 @@ class Weight:
     operand: int
     contracted: tuple[int, ...]
     array: Array
-    """With the dims of the operand behind those of the stack."""
+    """With the dims of the operand after those of the stack."""
     places: tuple[hlo.SSAValue, ...] = ()
     """Of the operand in each dim of the stack."""
 
