@@ -181,7 +181,7 @@ class _Walk:
 
 
 def _groups(casts: Mapping[hlo.HloOp, Cast], most: int) -> list[tuple[hlo.HloOp, ...]]:
-    """At most ``most`` groups of like ops where any of the ways to group gives so few; single ops if they are."""
+    """At most ``most`` groups of like ops where any of the ways to group gives so few; the finest of these."""
     groups: list[tuple[hlo.HloOp, ...]] = []
     for key in _KEYS:
         by_key: dict[Any, list[hlo.HloOp]] = {}
@@ -194,9 +194,10 @@ def _groups(casts: Mapping[hlo.HloOp, Cast], most: int) -> list[tuple[hlo.HloOp,
 
 
 _KEYS: tuple[Callable[[hlo.HloOp], Any], ...] = (
-    id,
+    lambda op: (op.loc.path, op.loc.op_name, op.opcode, str(op.results[0].type)) if op.loc.name else op,
     lambda op: (op.loc.numberless, op.opcode, op.loc.place, str(op.results[0].type)),
     lambda op: (op.opcode, op.loc.place or op.loc.numberless),
     lambda op: op.opcode,
 )
-"""What ops have in common that are tried together: nothing, all but the layer's number, the source line, the opcode."""
+"""What ops have in common that are tried together: all that rules tell them apart by (as iterations of a loop that was
+unrolled), all but the layer's number, the source line, the opcode."""

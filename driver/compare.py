@@ -40,7 +40,7 @@ class Row:
     shape: str
     op_name: str
     source: str
-    """``file:line`` of the user's program, or empty."""
+    """``file:line`` of the user's program, or empty; ``file:line from file:line`` in a function of several calls."""
     count: int
     """Ops that were tried together."""
     cast: str
@@ -178,7 +178,7 @@ def compare_module(model: Model, inputs: Sequence[Array], outputs: Sequence[Arra
         rows.append(_row(each, price, _keeps(each.ops, cast, imported)))
         progress("cost in FP32", min(number + 1, PRICED), PRICED)
     cancelling = tuple(
-        Cancelling(each.op.loc.name, each.op.opcode, each.op.loc.op_name, each.op.loc.place, each.before, each.after)
+        Cancelling(each.op.loc.path, each.op.opcode, each.op.loc.op_name, each.op.loc.traced, each.before, each.after)
         for each in found.cancellations
     )
     overflowing = tuple(_overflowing(each) for each in found.overflows)
@@ -187,11 +187,11 @@ def compare_module(model: Model, inputs: Sequence[Array], outputs: Sequence[Arra
 
 def _overflowing(each: Overflow) -> Overflowing:
     loc, limit = each.op.loc, largest_number(each.dtype)
-    return Overflowing(loc.name, each.op.opcode, loc.op_name, loc.place, each.dtype, each.largest, limit)
+    return Overflowing(loc.path, each.op.opcode, loc.op_name, loc.traced, each.dtype, each.largest, limit)
 
 
 def _exactly(op: hlo.HloOp) -> Any:
-    values = {"name": f"^{re.escape(op.loc.name)}$", "opcode": op.opcode, "operands": "fp32", "result": "fp32"}
+    values = {"name": f"^{re.escape(op.loc.path)}$", "opcode": op.opcode, "operands": "fp32", "result": "fp32"}
     return make_rule(f"{op.loc.name} in FP32", **values)
 
 
@@ -199,9 +199,9 @@ def _keeps(ops: Sequence[hlo.HloOp], cast: Sequence[hlo.HloOp], imported: frozen
     """What ``--keep-fp32`` takes to match all of ``ops`` and the fewest others: path, source line, or names."""
     loc = ops[0].loc
     words = [re.escape(loc.op_name), re.sub(r"\d+", r"\\d+", re.escape(loc.op_name))] if loc.op_name else []
-    words += [loc.place] if loc.place else []
+    words += [place for place in loc.places if place]
     if all(op.loc.name in imported for op in ops) or not words:
-        words.append(f"^({'|'.join(re.escape(op.loc.name) for op in ops)})$")
+        words.append(f"^({'|'.join(re.escape(op.loc.path) for op in ops)})$")
     fitting = [word for word in words if all(map(kept(word).matches, ops))]
     return min(fitting, key=lambda word: sum(map(kept(word).matches, cast)), default=words[-1])
 
@@ -210,11 +210,11 @@ def _row(each: accuracy.OpError, fp32_us: float | None, keep: str) -> Row:
     op = each.first
     loc = op.loc
     return Row(
-        loc.name,
+        loc.path,
         op.opcode,
         str(op.shape) if isinstance(op.results[0].type, hlo.ArrayType) else "",
         loc.op_name,
-        loc.place,
+        loc.traced,
         len(each.ops),
         str(each.cast),
         each.impact,

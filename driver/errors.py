@@ -252,11 +252,11 @@ def render(error: NeuronError) -> str:
     """``[NCC_CODE] (instruction) message - remedy``, with the place; several lines when the message has several."""
     entry = CATALOGUE.get(error.code)
     remedy = error.remedy or (entry.remedy if entry else "")
-    name = f"(%{error.loc.name}) " if error.loc.name else ""
+    name = f"(%{error.loc.path}) " if error.loc.name else ""
     message = f"[NCC_{error.code}] {name}{error.message.rstrip()}"
     places = [error.loc.op_name]
-    if error.loc.source_file:
-        places.append(error.loc.place)
+    if error.loc.traced:
+        places.append(error.loc.traced)
     if error.loc != NO_LOC and error.loc.text_line:
         places.append(f"HLO line {error.loc.text_line}")
     if error.pass_name:

@@ -66,7 +66,7 @@ def run_pipeline(
     module: "HloModule", parsed: Parsed, session: Session, machine: Machine, stages: Stages | None = None
 ) -> "PassContext":
     """Run ``stages`` (default: the whole pipeline) on ``module``, under the printing options of the command."""
-    from neuronx_cc.passes.inline_calls import inlined
+    from neuronx_cc.passes.flatten_control import inlined
     from neuronx_cc.passes.manager import PassContext, precision_report, run_passes, timing_table
 
     stages = default_stages() if stages is None else stages

@@ -3,8 +3,22 @@
 Every layer raises these; ``driver.errors`` holds the catalogue of codes and prints them.
 """
 
+from __future__ import annotations
+
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+
+class Call(NamedTuple):
+    """What an instruction of a function, or of a loop or branch, is reached by."""
+
+    name: str
+    """That of the instruction that calls."""
+    place: str
+    """``file:line`` of the user's program, or empty."""
+    shared: bool
+    """Whether other instructions call the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +33,28 @@ class Loc:
     source_line: int = 0
     text_line: int = 0
     """Line of the HLO text (1-based; 0 when it did not come from text)."""
+    calls: tuple[Call, ...] = ()
+    """By which it was reached, outermost first."""
+
+    @property
+    def path(self) -> str:
+        """The name, with those of the calls that tell it from copies of it: ``call.7/dot.5``."""
+        return "/".join((*(call.name for call in self.calls if call.shared and call.name), self.name))
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """``place`` and those of the calls, innermost first."""
+        return (self.place, *(call.place for call in reversed(self.calls)))
+
+    @property
+    def traced(self) -> str:
+        """``place``, and those of the calls that tell it from copies of it: ``layer.py:5 from model.py:31``."""
+        sites = (call.place for call in reversed(self.calls) if call.shared)
+        return " from ".join(dict.fromkeys(place for place in (self.place, *sites) if place))
+
+    def called_by(self, caller: Loc, shared: bool) -> Loc:
+        """Of an instruction of a function that ``caller`` calls, and perhaps others (``shared``)."""
+        return replace(self, calls=(*caller.calls, Call(caller.name, caller.place, shared), *self.calls))
 
     @property
     def place(self) -> str:
@@ -31,7 +67,7 @@ class Loc:
         return re.sub(r"\d+", "#", self.op_name)
 
     def __str__(self) -> str:
-        parts = [f"%{self.name}" if self.name else "", self.op_name, self.place]
+        parts = [f"%{self.path}" if self.name else "", self.op_name, self.traced]
         return ", ".join(part for part in parts if part) or "unknown location"
 
 

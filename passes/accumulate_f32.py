@@ -70,5 +70,4 @@ def _as_f32(op: hlo.HloOp, value: hlo.SSAValue) -> hlo.SSAValue:
 
 def record(loc: Loc, opcode: str, operand: str, source: str, target: str, reason: str) -> PrecisionRecord:
     """A precision decision at ``loc``."""
-    place = loc.place
-    return PrecisionRecord(loc.name, loc.op_name, place, opcode, operand, source, target, reason)
+    return PrecisionRecord(loc.path, loc.op_name, loc.traced, opcode, operand, source, target, reason)

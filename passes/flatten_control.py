@@ -16,12 +16,13 @@ from neuronx_cc.passes.analysis.calls import called_names
 from neuronx_cc.passes.analysis.values import splat_number
 from neuronx_cc.passes.dissolve_tuples import Path, leaves, pack
 from neuronx_cc.passes.expansions.combiners import duplicate
+from neuronx_cc.passes.inline_calls import inline, name_under
 from neuronx_cc.passes.manager import PassContext, only_for
 
 
 @only_for(hlo.RegionOp)
 def run(module: HloModule, context: PassContext) -> None:
-    _separate(module)
+    separate(module)
     for computation in list(module.computations()):
         for op in list(ops_of(computation.block)):
             if isinstance(op, hlo.RegionOp):
@@ -39,10 +40,27 @@ def control_computations(module: HloModule) -> set[str]:
     }
 
 
-def _separate(module: HloModule) -> None:
-    """Copy computations that more than one op, or one op in two places, has."""
+def inlined(module: HloModule) -> HloModule:
+    """A copy without calls, in which each loop and branch has computations of its own.
+
+    Raises CompileError where calls of calls repeat too much.
+    """
+    copy = module.copy()
+    inline(copy)
+    separate(copy)
+    return copy
+
+
+def separate(module: HloModule) -> None:
+    """Copy computations that more than one op, or one op in two places, has, and tell their ops which one that is."""
     names = {computation.computation_name: computation for computation in module.computations()}
+    callers: dict[str, set[str]] = {}
+    for computation in names.values():
+        for op in ops_of(computation.block):
+            for name in called_names(op) if isinstance(op, hlo.RegionOp) else ():
+                callers.setdefault(name, set()).add(op.loc.name)
     claimed: set[str] = set()
+    called: list[tuple[hlo.RegionOp, hlo.ComputationOp, bool]] = []
     pending = [module.entry]
     while pending:
         caller = pending.pop()
@@ -55,12 +73,18 @@ def _separate(module: HloModule) -> None:
                     continue
                 own = []
                 for name in attr.data:
+                    shared = len(callers[name]) > 1  # copies of one loop are told apart by the calls that made them
                     if name in claimed:
-                        name = _copy(module, names, name, caller)
+                        callers[made := _copy(module, names, name, caller)] = callers[name]
+                        name = made
                     claimed.add(name)
                     own.append(name)
                     pending.append(names[name])
+                    called.append((op, names[name], shared))
                 op.properties[key] = hlo.StrsAttr(tuple(own))
+    for above, computation, shared in called:
+        for op in ops_of(computation.block):
+            name_under(op, above, shared)
 
 
 def _copy(module: HloModule, names: dict[str, hlo.ComputationOp], name: str, caller: hlo.ComputationOp) -> str:

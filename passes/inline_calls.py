@@ -36,6 +36,7 @@ class _Inliner:
         for computation in self.computations.values():
             for op in ops_of(computation.block):
                 self.references.update(called_names(op))
+        self.shared = {name for name, count in self.references.items() if count > 1}
         self.moving = {
             name
             for computation in self.computations.values()
@@ -88,9 +89,9 @@ class _Inliner:
         assert block is not None
         for parameter, argument in zip(callee.block.args, arguments, strict=True):
             parameter.replace_all_uses_with(argument)
-        inner_ops = list(ops_of(callee.block))
+        inner_ops, shared = list(ops_of(callee.block)), callee.computation_name in self.shared
         for inner in inner_ops:
-            _name_under(inner, op)
+            name_under(inner, op, shared)
             callee.block.detach_op(inner)
             block.insert_op_before(inner, op)
         root = callee.root
@@ -103,12 +104,12 @@ class _Inliner:
     def _copy(self, callee: hlo.ComputationOp, op: hlo.HloOp, arguments: Sequence[hlo.SSAValue]) -> hlo.SSAValue:
         block = op.parent
         assert block is not None
-        inner_ops = list(ops_of(callee.block))
+        inner_ops, shared = list(ops_of(callee.block)), callee.computation_name in self.shared
         values: dict[hlo.SSAValue, hlo.SSAValue] = dict(zip(callee.block.args, arguments, strict=True))
         for inner in inner_ops:
             self.references.update(called_names(inner))
             copied = copy_op(inner, [values[operand] for operand in inner.operands])
-            _name_under(copied, op)
+            name_under(copied, op, shared)
             block.insert_op_before(copied, op)
             values[inner.results[0]] = copied.results[0]
         self.unfinished = _branches(inner_ops)
@@ -119,12 +120,16 @@ def _branches(ops: Sequence[hlo.HloOp]) -> bool:
     return any(isinstance(op, hlo.ConditionalOp) for op in ops)
 
 
-def _name_under(inner: hlo.HloOp, call: hlo.HloOp) -> None:
-    """Give ``inner`` the whole name stack: of a function that several calls share, JAX writes what is inside alone.
+def name_under(inner: hlo.HloOp, call: hlo.HloOp, shared: bool) -> None:
+    """Tell ``inner`` which op calls it, and whether others do, that it can be told from its copies.
+
+    It gets the whole name stack, of which JAX writes what is inside alone where several calls share a function.
 
     What says no line, such as the functions of a library that leaves its own out, has the line of the call.
     """
-    loc, above = inner.loc, call.loc
+    loc, above = inner.loc.called_by(call.loc, shared), call.loc
+    if isinstance(call, hlo.RegionOp):  # "f/while" has "f/while/body/dot_general"
+        above = with_fields(above, op_name=above.op_name.rpartition("/")[0])
     if above.op_name and loc.op_name and not loc.op_name.startswith(("jit(", above.op_name.partition("/")[0] + "/")):
         loc = with_fields(loc, op_name=f"{above.op_name}/{loc.op_name}")
     if above.source_file and not loc.source_file:
@@ -273,17 +278,10 @@ def check_repeats(module: HloModule) -> None:
 
 
 def run(module: HloModule, context: PassContext) -> None:
-    _inline(module)
+    inline(module)
 
 
-def inlined(module: HloModule) -> HloModule:
-    """A copy without calls. Raises CompileError where calls of calls repeat too much."""
-    copy = module.copy()
-    _inline(copy)
-    return copy
-
-
-def _inline(module: HloModule) -> None:
+def inline(module: HloModule) -> None:
     check_repeats(module)
     _Inliner(module).run()
     for computation in module.computations():

@@ -50,11 +50,11 @@ def run(module: HloModule, context: PassContext) -> None:
 
 def _warn_of_what_is_not_finite(module: HloModule, op: hlo.HloOp, context: PassContext) -> None:
     if count := not_finite_of(module, op):
-        place = f", {op.loc.place}" if op.loc.place else ""
+        place = f", {op.loc.traced}" if op.loc.place else ""
         several = "elements are" if count > 1 else "element is"
         context.warn(
             "EARG911",
-            f"weights of {op.opcode} {op.loc.name}{place} are not stored in 8 bits: {count} {several} NaN or infinite",
+            f"weights of {op.opcode} {op.loc.path}{place} are not stored in 8 bits: {count} {several} NaN or infinite",
         )
 
 

@@ -23,7 +23,7 @@ class Group:
     @property
     def key(self) -> str:
         loc = self.ops[0].loc
-        return loc.name if self.imported or not loc.op_name else loc.op_name
+        return loc.path if self.imported or not loc.op_name else loc.op_name
 
     @property
     def likeness(self) -> tuple[str, ...]:
@@ -40,7 +40,7 @@ class Group:
 
     def __str__(self) -> str:
         several = f" and {len(self.ops) - 1} like it" if len(self.ops) > 1 else ""
-        return f"{self.ops[0].opcode} {self.ops[0].loc.name}{several}"
+        return f"{self.ops[0].opcode} {self.ops[0].loc.path}{several}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ class Tuning:
         rows = [
             {
                 "op": str(group),
-                "source": group.ops[0].loc.place,
+                "source": group.ops[0].loc.traced,
                 "op_name": group.ops[0].loc.op_name,
                 "type": dtype,
             }
@@ -187,7 +187,7 @@ def _rows(typed: Iterable[tuple[Group, str]]) -> list[tuple[str, str, str]]:
         count = sum(len(group.ops) for group in groups)
         loc = groups[0].ops[0].loc
         several = f" and {count - 1} like it" if count > 1 else ""
-        rows.append((dtype, f"{groups[0].ops[0].opcode} {loc.name}{several}", loc.place or loc.op_name))
+        rows.append((dtype, f"{groups[0].ops[0].opcode} {loc.path}{several}", loc.traced or loc.op_name))
     return rows
 
 

@@ -193,6 +193,6 @@ def groups_of(module: hlo.HloModule, imported: frozenset[str]) -> list[Group]:
         for op in ops_of(computation.block):
             if isinstance(op, hlo.DotOp | hlo.ConvolutionOp) and any(map(is_f32, op.operands)):
                 named = op.loc.name in imported or not op.loc.op_name
-                key = op.loc.name if named else op.loc.op_name
+                key = op.loc.path if named else op.loc.op_name
                 groups.setdefault((op.opcode, key, named), []).append(op)
     return [Group(tuple(ops), named) for (_, _, named), ops in groups.items()]

@@ -3,9 +3,11 @@
 A rule chooses ops by all of its patterns at once:
 
 * ``name``, ``op_name``: regular expressions, found anywhere in the instruction's name, and in the path that the
-  framework gave the op (``jit(f)/layer_3/attention/dot_general``); ``either``: in one of the two;
+  framework gave the op (``jit(f)/layer_3/attention/dot_general``); ``either``: in one of the two. In a function that is
+  called several times an instruction also has the names of the calls ahead of its own, ``call.7/dot.5``;
 * ``opcode``: an opcode, or a glob of opcodes; ``shape``: a glob of the result (``f32[128,*]``);
-* ``source``: ``file`` or ``file:line``, a glob of the path or of its end (``model.py:31``).
+* ``source``: ``file`` or ``file:line``, a glob of the path or of its end (``model.py:31``); that of a call, or of a
+  loop, stands for all in it.
 
 It sets ``operands``, the type that the operands of a contraction are rounded to; ``result``, the type of what any op
 computes; ``accumulate``, whether a reduction sums in FP32 or in the type of its result; ``weights``, the format that a
@@ -61,14 +63,14 @@ class Rule:
         return tuple(re.compile(text) for text in (self.name, self.op_name, self.either))
 
     def matches(self, op: hlo.HloOp) -> bool:
-        loc = op.loc
+        loc, place = op.loc, self.source
         name, op_name, either = self._expressions
         return bool(
             (not self.opcode or fnmatchcase(op.opcode, self.opcode))
-            and (not self.name or name.search(loc.name))
+            and (not self.name or name.search(loc.name) or name.search(loc.path))
             and (not self.op_name or op_name.search(loc.op_name))
-            and (not self.either or either.search(loc.name) or either.search(loc.op_name))
-            and (not self.source or _at(self.source, op.loc.place))
+            and (not self.either or any(map(either.search, (loc.name, loc.path, loc.op_name))))
+            and (not place or any(_at(place, each) for each in loc.places))
             and (not self.shape or fnmatchcase(_shape(op), _literal_brackets(self.shape)))
         )
 
@@ -143,14 +145,14 @@ def _near(rule: Rule, ops: Iterable[hlo.HloOp]) -> str:
     seen: dict[str, dict[str, None]] = {key: {} for key in ("name", "op_name", "opcode", "source", "shape")}
     for op in ops:
         found = {
-            "name": op.loc.name,
-            "op_name": op.loc.op_name,
-            "opcode": op.opcode,
-            "source": op.loc.place.rpartition("/")[2],
-            "shape": _shape(op),
+            "name": (op.loc.path,),
+            "op_name": (op.loc.op_name,),
+            "opcode": (op.opcode,),
+            "source": tuple(place.rpartition("/")[2] for place in op.loc.places),
+            "shape": (_shape(op),),
         }
-        for key, value in found.items():
-            seen[key][value] = None
+        for key, values in found.items():
+            seen[key] |= dict.fromkeys(values)
     seen["either"] = seen["name"] | seen["op_name"]
     hints = []
     for key in PATTERNS:

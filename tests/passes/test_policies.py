@@ -13,7 +13,7 @@ from neuronx_cc.hlo_import.parser import parse_text
 from neuronx_cc.ir.errors import UsageError
 from neuronx_cc.ir.hlo.editing import ops_of
 from neuronx_cc.ir.reference import evaluate
-from neuronx_cc.passes.inline_calls import inlined
+from neuronx_cc.passes.flatten_control import inlined
 from neuronx_cc.passes.manager import PassContext, PassOptions, run_passes
 from neuronx_cc.passes.pipelines import DEFAULT_PIPELINE, pass_names
 from neuronx_cc.passes.precision.policy import PATTERNS, SETTINGS, TYPES, Policy, entries_of, make_rule, rules_from
