@@ -15,14 +15,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import count
 from typing import Any
 
 import numpy as np
 
-from neuronx_cc.driver.check import Progress, largest_difference, outputs_of
-from neuronx_cc.driver.pairs import Cancellation, Overflow, Pair, Pairs
-from neuronx_cc.ir import hlo, reference
+from neuronx_cc.driver.check import Progress, evaluated, largest_difference, outputs_of
+from neuronx_cc.driver.pairs import Cancellation, Overflow, Pair, Pairs, worst_cancellations, worst_overflows
+from neuronx_cc.driver.side_by_side import joined, side_by_side
+from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.isa.blas import one_thread
 from neuronx_cc.passes.precision.rounding import Cast, RoundingEvaluator
@@ -70,26 +70,41 @@ class Accuracy:
 def analyse(
     module: HloModule,
     casts: Mapping[hlo.HloOp, Cast],
-    inputs: Sequence[Array],
+    inputs: Sequence[Sequence[Array]],
     progress: Progress = lambda what, done, of: None,
 ) -> Accuracy:
-    """Errors by op. ``inputs`` holds an array for each parameter; results have no tuples, as the passes leave them."""
+    """Errors by op. ``inputs`` holds an array for each parameter, for each device; results have no tuples, as the
+    passes leave them. Outputs of several devices are ``joined``."""
+
+    def said(device: int) -> Progress:
+        return progress if device == 0 else lambda what, done, of: None
+
     if not casts:
-        steps, seen = sum(1 for _ in module.entry.block.ops), count(1)
-        expected = reference.evaluate(module, inputs, lambda op, value: progress("op in FP32", next(seen), steps))
-        return Accuracy(tuple(expected), 0.0, (), ())
+        return Accuracy(tuple(evaluated(module, inputs, progress)), 0.0, (), ())
     with one_thread():
         started = time.monotonic()
-        walk = _Walk(module, casts, inputs, progress)
+        walks = side_by_side(module, lambda device: _Walk(module, casts, inputs[device], said(device)))
         seconds = time.monotonic() - started
         groups = _groups(casts, max(LEAST_TRIALS, int(SECONDS / max(seconds / 3, 1e-3))))
+        expected = joined([walk.expected() for walk in walks])
         rows = []
         for number, ops in enumerate(groups, 1):
-            rows.append(walk.row(ops))
+            chosen = {op: casts[op] for op in ops}
+            found = joined(side_by_side(module, lambda device, chosen=chosen: walks[device].with_casts(chosen)))  # type: ignore[misc]
+            rows.append(_row(walks, ops, casts[ops[0]], largest_difference(found, expected)))
             progress("single cast", number, len(groups))
     rows.sort(key=lambda row: -row.impact)
-    cancellations, overflows = tuple(walk.pairs.cancellations()), tuple(walk.pairs.overflows.values())
-    return Accuracy(tuple(walk.expected()), walk.total(), tuple(rows), cancellations, overflows)
+    cancellations = worst_cancellations([each for walk in walks for each in walk.pairs.cancellations()])
+    overflows = worst_overflows([each for walk in walks for each in walk.pairs.overflows.values()])
+    total = largest_difference(joined([walk.cast_outputs() for walk in walks]), expected)
+    return Accuracy(tuple(expected), total, tuple(rows), cancellations, overflows)
+
+
+def _row(walks: Sequence[_Walk], ops: tuple[hlo.HloOp, ...], cast: Cast, impact: float) -> OpError:
+    """Of the devices, and of several ops, the largest errors."""
+    inherited = [walk.pairs.inherited[op] for walk in walks for op in ops if op in walk.pairs.inherited]
+    added = max(walk.pairs.added.get(op, 0.0) for walk in walks for op in ops)
+    return OpError(ops, cast, added, max(inherited) if inherited else None, impact)
 
 
 class Uncast:
@@ -136,10 +151,6 @@ class Uncast:
             self.drop(values, op)
         return self.outputs({**self.values, **values})
 
-    def error(self, casts: Mapping[hlo.HloOp, Cast]) -> float:
-        """Largest relative 2-norm of the difference that ``casts`` make to an output."""
-        return largest_difference(self.with_casts(casts), self.expected)
-
 
 class _Walk:
     """The entry computation uncast and cast, and what each op adds and inherits."""
@@ -147,7 +158,6 @@ class _Walk:
     def __init__(
         self, module: HloModule, casts: Mapping[hlo.HloOp, Cast], inputs: Sequence[Array], progress: Progress
     ) -> None:
-        self._casts = casts
         self._uncast = Uncast(module, inputs, progress)
         self.pairs = Pairs(module, casts, self._uncast.plain)
         exact, ops = self._uncast.values, self._uncast.ops
@@ -165,19 +175,11 @@ class _Walk:
     def expected(self) -> list[Array]:
         return self._uncast.expected
 
-    def total(self) -> float:
-        return largest_difference(self._uncast.outputs(self._cast), self.expected())
+    def cast_outputs(self) -> list[Array]:
+        return self._uncast.outputs(self._cast)
 
-    def row(self, ops: tuple[hlo.HloOp, ...]) -> OpError:
-        """Evaluates with the casts of ``ops`` alone."""
-        inherited = [self.pairs.inherited[op] for op in ops if op in self.pairs.inherited]
-        return OpError(
-            ops,
-            self._casts[ops[0]],
-            max(self.pairs.added.get(op, 0.0) for op in ops),
-            max(inherited) if inherited else None,
-            self._uncast.error({op: self._casts[op] for op in ops}),
-        )
+    def with_casts(self, casts: Mapping[hlo.HloOp, Cast]) -> list[Array]:
+        return self._uncast.with_casts(casts)
 
 
 def _groups(casts: Mapping[hlo.HloOp, Cast], most: int) -> list[tuple[hlo.HloOp, ...]]:

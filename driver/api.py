@@ -27,6 +27,7 @@ from neuronx_cc.ir.errors import RunError, UsageError
 if TYPE_CHECKING:
     from neuronx_cc.driver.compare import Comparison
     from neuronx_cc.driver.jax_objects import Source
+    from neuronx_cc.driver.recompile import Model
     from neuronx_cc.driver.tuning.model import Evaluate
     from neuronx_cc.driver.tuning.results import Tuning
     from neuronx_cc.ir.hlo import HloModule
@@ -106,13 +107,15 @@ def compare(
     """Compile ``module``, run it on ``inputs``, and say how far its outputs are from FP32 semantics, and by which ops.
 
     ``module`` and options are those of ``compile``, but a jitted function is lowered first. ``inputs`` holds the
-    arguments of the function, or an array for each parameter. ``progress(what, done, of)`` is called while ops are
+    arguments of the function, or an array for each parameter; of a function that several devices share, arrays that lie
+    on these. ``progress(what, done, of)`` is called while ops are
     evaluated. The result prints as a table. Raises what ``compile`` and running raise, and CompileError EVRF001 for ops
     without reference semantics.
     """
     from neuronx_cc.driver import jax_objects
     from neuronx_cc.driver.compare import compare_module
     from neuronx_cc.driver.recompile import Model
+    from neuronx_cc.runtime.devices import replicate, run_devices
 
     source = jax_objects.module_of(module, tuple(inputs) if callable(getattr(module, "trace", None)) else ())
     given = _given(module if source is None else source.data)
@@ -123,20 +126,49 @@ def compare(
 
     executable = compile(module if source is None else source.data, **options_)
     compiled = Model(load, parsed)
-    compiled.require_one_device("compare")
-    arrays = _arrays(source, inputs)
-    return compare_module(compiled, arrays, executable.run(arrays).outputs, progress)
+    rows = _rows(source, inputs, compiled)
+    outputs = [each.outputs for each in run_devices(replicate(executable), rows)]
+    return compare_module(compiled, rows, outputs, progress)
 
 
-def _arrays(source: "Source | None", inputs: Sequence[Any]) -> list[Array]:
-    """One for each parameter, of the arguments of a JAX function, which may be nested and need not use all of them."""
+def _rows(source: "Source | None", inputs: Sequence[Any], model: "Model") -> list[list[Array]]:
+    """For each device an array for each parameter.
+
+    ``inputs``: the arguments of a JAX function, which may be nested and need not use all of them, or the arrays
+    themselves. Of arrays that lie on as many devices each device has its part, of what is as large as the parameter a
+    copy. Raises UsageError EARG906 for others.
+    """
+    from neuronx_cc.ir import hlo
+
     leaves = list(inputs)
     if source is not None and source.structure is not None:
         # arrays of the parameters themselves are not nested as the arguments are
         with contextlib.suppress(ValueError, TypeError, KeyError):
             found = source.structure.arguments.flatten_up_to((tuple(inputs), {}))
             leaves = [found[at] for at in source.structure.kept]
-    return [np.asarray(leaf) for leaf in leaves]
+    if model.devices == 1:
+        return [[np.asarray(leaf) for leaf in leaves]]
+    shapes = [hlo.shape_of(argument) for argument in model.before_casts()[0].entry.block.args]
+    if len(shapes) != len(leaves):
+        raise UsageError("EARG906", f"{len(leaves)} arrays are given for {len(shapes)} parameters", "give all of them")
+    parts = [_parts(leaf, shape.dims, model.devices) for leaf, shape in zip(leaves, shapes, strict=True)]
+    return [list(row) for row in zip(*parts, strict=True)]
+
+
+def _parts(given: Any, dims: tuple[int, ...], devices: int) -> list[Array]:
+    """What each device has of an array of which it takes ``dims``."""
+    places = getattr(given, "sharding", None)
+    if places is not None and len(places.device_set) == devices:
+        by_device = {shard.device: np.asarray(shard.data) for shard in given.addressable_shards}
+        return [by_device[device] for device in places.devices_indices_map(given.shape)]
+    array = np.asarray(given)
+    if array.shape != dims:
+        raise UsageError(
+            "EARG906",
+            f"an array of {list(array.shape)} is given, of which each of {devices} devices takes {list(dims)}",
+            "put it on the devices as the function takes it: jax.device_put(x, sharding)",
+        )
+    return [array] * devices
 
 
 def quantize(weight: Array, contracted: Sequence[int] = (0,), format: str = "int8") -> tuple[Array, Array]:
@@ -208,10 +240,10 @@ def tune(
     metric = Metric(evaluate, tolerable_loss, relative, higher_is_better) if evaluate is not None else None
     goal = Goal(tolerance, None, max_trials, timeout, front, objective)
     place = None if workspace is None else os.fspath(workspace)
-    arrays = _arrays(source, inputs)
+    rows = _rows(source, inputs, model)
     engine = engine_of(workers, scheduler) if workers != 1 or scheduler is not None else None
     try:
-        return tune_model(model, arrays, goal, metric, types, strategy, place, progress, engine)
+        return tune_model(model, rows, goal, metric, types, strategy, place, progress, engine)
     finally:
         if engine is not None:
             engine.close()

@@ -21,8 +21,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from neuronx_cc.driver.side_by_side import joined, side_by_side
 from neuronx_cc.ir import hlo, reference
 from neuronx_cc.ir.errors import Loc
+from neuronx_cc.ir.reference.devices import on_any
 from neuronx_cc.ir.types import COMPLEX, FLOATS
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -103,33 +105,34 @@ class Rerun:
     """What was compiled: code generation may have changed it."""
     kernels: Sequence[Sequence[hlo.SSAValue]]
     """The values that each kernel leaves in memory."""
-    run: Callable[[Watcher], list[Array]]
-    """Runs it, shows what is left in turn, and gives back the outputs."""
+    run: Callable[[Sequence[Watcher]], Sequence[Sequence[Array]]]
+    """Runs it, shows a watcher of each device what is left there in turn, and gives back the outputs of each."""
 
 
 def check(
     module: hlo.HloModule,
-    inputs: Sequence[Array],
-    outputs: Sequence[Array],
+    inputs: Sequence[Sequence[Array]],
+    outputs: Sequence[Sequence[Array]],
     rerun: Callable[[], Rerun],
     progress: Progress = lambda what, done, of: None,
 ) -> Check:
-    """Judge ``outputs``. ``rerun`` is called only when they differ from the reference by more than rounding."""
-    steps, seen = sum(1 for _ in module.entry.block.ops), count(1)
+    """Judge ``outputs``, those of each device as ``inputs`` are.
 
-    def watch(op: hlo.HloOp, value: Any) -> None:
-        progress("reference of op", next(seen), steps)
-
-    expected = reference.evaluate(module, list(inputs), watch)
-    error = largest_difference(outputs, expected)
+    ``rerun`` is called only when they differ from the reference by more than rounding.
+    """
+    expected = evaluated(module, inputs, progress)
+    found = joined(outputs)
+    error = largest_difference(found, expected)
     allowed = max(OP_TOLERANCE, 4 * _coarsest_step(module))
-    if error <= allowed and all(_same_kind(a, b) for a, b in zip(outputs, expected, strict=True)):
+    if error <= allowed and all(_same_kind(a, b) for a, b in zip(found, expected, strict=True)):
         return Check(True, error, None, f"outputs agree with the reference semantics, relative difference {error:.1e}")
     again = rerun()
-    judge = _Judge(again, inputs, progress)
-    repeated = again.run(judge)
-    drift = largest_difference(outputs, repeated)
-    divergence = judge.results(repeated)
+    judges = [_Judge(again, row, progress if device == 0 else _silent) for device, row in enumerate(inputs)]
+    repeated = again.run(judges)
+    side_by_side(again.module, lambda device: judges[device].results(repeated[device]))
+    drift = largest_difference(found, joined(repeated))
+    first = min(judges, key=lambda judge: judge.first)
+    divergence = first.divergence
     if divergence is not None:
         summary = f"outputs differ by {error:.1e}; the first op to differ is {divergence}"
         return Check(False, error, divergence, summary, SPREADING if divergence.spreads else "")
@@ -140,8 +143,8 @@ def check(
         )
         return Check(False, error, None, summary)
     summary = f"outputs differ by {error:.1e} from the reference, but every op agrees on its own operands: rounding"
-    if judge.excused:
-        summary += f" ({judge.excused} elements by decisions that rounding takes)"
+    if excused := sum(judge.excused for judge in judges):
+        summary += f" ({excused} elements by decisions that rounding takes)"
     return Check(True, error, None, summary)
 
 
@@ -163,7 +166,7 @@ class _Judge:
         self._place: dict[hlo.SSAValue, int] = {
             value: number for number, op in enumerate(entry.block.ops) for value in op.results
         }
-        self._first = len(self._place)
+        self.first = len(self._place)
         """Place of the op that differs."""
         self._known: Values = dict(zip(entry.block.args, inputs, strict=True))
         self._number = 0
@@ -211,12 +214,11 @@ class _Judge:
         """What is known in an iteration."""
         return {self._again.module.computation(loop.body.data[0]).block.args[0]: self._states[loop]}
 
-    def results(self, outputs: Sequence[Array]) -> Divergence | None:
+    def results(self, outputs: Sequence[Array]) -> None:
         """What is after the kernels: views, and copies to where results belong."""
-        if self.divergence is None:
+        if not on_any(self.divergence is not None):
             for value, array in zip(outputs_of(self._again.module), outputs, strict=True):
                 self._compare(value, array, self._known, self._place.get(value, -1))
-        return self.divergence
 
     def _compare(self, value: hlo.SSAValue, array: Array, given: Mapping[hlo.SSAValue, Any], place: int) -> None:
         """``given``: what is known; ``place``: that of the op in the entry computation."""
@@ -228,12 +230,12 @@ class _Judge:
             taken = [self._evaluate(operand, known) for operand in value.owner.operands]
             scale = _magnitude(self._evaluator, value.owner, taken, expected)
         wrong = _wrong(array, expected, scale, hlo.shape_of(value).dtype)
-        if wrong.any():
+        if on_any(bool(wrong.any())):
             excused = wrong & self._explained(value, array, expected, scale, given)
             self.excused += int(excused.sum())
             wrong &= ~excused
-        if wrong.any() and place < self._first:
-            self._first = place
+        if wrong.any() and place < self.first:
+            self.first = place
             spreads = not np.isfinite(_wide(array[wrong])).any() and _multiplies_infinities(value, given, known)
             self.divergence = _divergence(value, wrong, array, expected, spreads)
 
@@ -329,6 +331,24 @@ def _last_needs(entry: hlo.ComputationOp, kernels: Sequence[Sequence[hlo.SSAValu
         for operand in op.operands:
             needed[operand] = max(until, needed.get(operand, -1))
     return needed
+
+
+def evaluated(module: hlo.HloModule, inputs: Sequence[Sequence[Array]], progress: Progress) -> list[Array]:
+    """Outputs by the reference semantics, ``joined`` from those of all devices."""
+    steps, seen = sum(1 for _ in module.entry.block.ops), count(1)
+
+    def on_device(device: int) -> list[Array]:
+        def watch(op: hlo.HloOp, value: Any) -> None:
+            if device == 0:
+                progress("reference of op", next(seen), steps)
+
+        return reference.evaluate(module, list(inputs[device]), watch)
+
+    return joined(side_by_side(module, on_device))
+
+
+def _silent(what: str, done: int, of: int) -> None:
+    """Of several devices one says how far it is."""
 
 
 def largest_difference(found: Iterable[Array], expected: Iterable[Array]) -> float:

@@ -6,7 +6,8 @@ Input: a NEFF with the options and the digest of the module it was compiled from
 import hashlib
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from functools import partial
 from itertools import groupby
 from pathlib import Path
@@ -27,10 +28,17 @@ from neuronx_cc.driver.parse import Parsed, from_keywords
 from neuronx_cc.driver.pipeline import run_pipeline
 from neuronx_cc.driver.recompile import Model
 from neuronx_cc.driver.search import found_in
+from neuronx_cc.driver.side_by_side import device_at, groups_in
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.errors import RunError
 from neuronx_cc.ir.neff import Neff
+from neuronx_cc.ir.reference.devices import Device, on_device
+from neuronx_cc.runtime.devices import observe_devices, replicate
+from neuronx_cc.runtime.fabric import Fabric
 from neuronx_cc.runtime.memory import Memory
+
+Rows = list[list[Array]]
+"""Of each device."""
 
 
 def find_module(neff: Neff, path: str, explicit: str | None) -> tuple[str, bytes]:
@@ -61,23 +69,21 @@ def compiled_with(neff: Neff) -> Parsed:
     return from_keywords(COMPILE, {key: value for key, value in neff.options.items() if key in known})
 
 
-def compare_neff(neff: Neff, source: tuple[str, bytes], inputs: list[Array], outputs: list[Array]) -> Comparison:
+def compare_neff(neff: Neff, source: tuple[str, bytes], inputs: Rows, outputs: Rows) -> Comparison:
     """How far ``outputs`` are from FP32 semantics, and by which ops."""
     parsed = compiled_with(neff)
     model = Model(lambda: load_module(source[1], source[0], fixed_by(parsed)), parsed)
     return compare_module(model, inputs, outputs, Progress())
 
 
-def compare_fp64(neff: Neff, source: tuple[str, bytes], inputs: list[Array], outputs: list[Array]) -> FromFp64:
+def compare_fp64(neff: Neff, source: tuple[str, bytes], inputs: Rows, outputs: Rows) -> FromFp64:
     """How far ``outputs`` and FP32 semantics are from FP64."""
     parsed = compiled_with(neff)
     module, _ = Model(lambda: load_module(source[1], source[0], fixed_by(parsed)), parsed).before_casts()
     return from_fp64(module, inputs, outputs)
 
 
-def check_neff(
-    neff: Neff, source: tuple[str, bytes], inputs: list[Array], outputs: list[Array], session: Session
-) -> Check:
+def check_neff(neff: Neff, source: tuple[str, bytes], inputs: Rows, outputs: Rows, session: Session) -> Check:
     """Repeat import and passes with the recorded options, and judge ``outputs``."""
     parsed = compiled_with(neff)
     module = load_module(source[1], source[0], fixed_by(parsed))
@@ -88,18 +94,32 @@ def check_neff(
     def rerun() -> Rerun:
         left: list[Left | State] = []
         planner = found_in(neff.options, machine)
-        executable = runtime.load(generate(module, parsed, machine, [], left=left, planner=planner))
+        executables = replicate(runtime.load(generate(module, parsed, machine, [], left=left, planner=planner)))
         states = [each for each in left if isinstance(each, State)]
         kernels = [list(of) for _, of in groupby((e for e in left if isinstance(e, Left)), key=lambda e: e.record)]
 
-        def run(watcher: Watcher) -> list[Array]:
-            looks = [(of[0].record, partial(_look, of, watcher)) for of in kernels]
-            looks += [(state.record, partial(_look_ahead, state, watcher)) for state in states]
-            return executable.observe(inputs, dict(looks))
+        groups = groups_in(module)
+
+        def run(watchers: Sequence[Watcher]) -> Rows:
+            def looks(number: int, fabric: Fabric, first: int) -> dict[int, Callable[[Memory], None]]:
+                watcher, device = watchers[number], None
+                if len(watchers) > 1:
+                    device = device_at(fabric, number, module, groups, first)
+                found = {of[0].record: partial(_look, of, watcher) for of in kernels}
+                found |= {state.record: partial(_look_ahead, state, watcher) for state in states}
+                return {record: partial(_there, device, look) for record, look in found.items()}
+
+            return observe_devices(executables, inputs, groups, looks)
 
         return Rerun(module, [[each.value for each in group] for group in kernels], run)
 
     return check(module, inputs, outputs, rerun, Progress())
+
+
+def _there(device: Device | None, look: Callable[[Memory], None], memory: Memory) -> None:
+    """Look as one of several devices."""
+    with on_device(device) if device is not None else nullcontext():
+        look(memory)
 
 
 def _look(group: Sequence[Left], watcher: Watcher, memory: Memory) -> None:

@@ -19,6 +19,7 @@ from neuronx_cc.driver.check import Progress, difference
 from neuronx_cc.driver.pairs import Overflow
 from neuronx_cc.driver.policy_file import kept
 from neuronx_cc.driver.recompile import Model
+from neuronx_cc.driver.side_by_side import joined
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.types import largest_number
 from neuronx_cc.passes.precision.policy import Policy, make_rule
@@ -161,11 +162,13 @@ def _cells(row: Row) -> tuple[str, ...]:
     )
 
 
-def compare_module(model: Model, inputs: Sequence[Array], outputs: Sequence[Array], progress: Progress) -> Comparison:
-    """``outputs`` are the simulator's."""
+def compare_module(
+    model: Model, inputs: Sequence[Sequence[Array]], outputs: Sequence[Sequence[Array]], progress: Progress
+) -> Comparison:
+    """``inputs`` and ``outputs`` are those of each device; ``outputs`` are the simulator's."""
     module, imported = model.before_casts()
     found = accuracy.analyse(module, casts_of(module, model.options), inputs, progress)
-    errors = tuple(difference(a, b) for a, b in zip(outputs, found.expected, strict=True))
+    errors = tuple(difference(a, b) for a, b in zip(joined(outputs), found.expected, strict=True))
 
     def microseconds(kept: tuple[hlo.HloOp, ...]) -> float:
         return model.microseconds(Policy((*model.options.policy.rules, *map(_exactly, kept))))

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from neuronx_cc.driver.check import Array, largest_difference
+from neuronx_cc.driver.side_by_side import joined, side_by_side
 from neuronx_cc.ir import hlo, reference
 from neuronx_cc.ir.constants import is_splat
 from neuronx_cc.ir.hlo.editing import insert_before, ops_of, retype
@@ -33,12 +34,17 @@ class FromFp64:
         return f"accuracy: outputs differ from FP64 by {self.outputs:.1e}, FP32 semantics by {self.fp32:.1e}: {judged}"
 
 
-def from_fp64(module: hlo.HloModule, inputs: Sequence[Array], outputs: Sequence[Array]) -> FromFp64:
-    """Of the outputs of a program for ``module``. Raises what the reference semantics raise."""
-    wide = [array.astype(np.float64) if array.dtype == np.float32 else array for array in inputs]
-    exact = reference.evaluate(widened(module), wide)
-    narrow = reference.evaluate(module, list(inputs))
-    return FromFp64(largest_difference(outputs, exact), largest_difference(narrow, exact))
+def from_fp64(module: hlo.HloModule, inputs: Sequence[Sequence[Array]], outputs: Sequence[Sequence[Array]]) -> FromFp64:
+    """Of the outputs of a program for ``module``, given those of each device. Raises what the reference raises."""
+    widest = widened(module)
+
+    def wide(device: int) -> list[Array]:
+        given = [array.astype(np.float64) if array.dtype == np.float32 else array for array in inputs[device]]
+        return reference.evaluate(widest, given)
+
+    exact = joined(side_by_side(widest, wide))
+    narrow = joined(side_by_side(module, lambda device: reference.evaluate(module, list(inputs[device]))))
+    return FromFp64(largest_difference(joined(outputs), exact), largest_difference(narrow, exact))
 
 
 def widened(module: hlo.HloModule) -> hlo.HloModule:

@@ -7,7 +7,7 @@ long as both programs decide alike; from where they part, each is evaluated alon
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -94,8 +94,8 @@ class Pairs(Evaluator):
         return Pair(value, exact)
 
     def cancellations(self) -> list[Cancellation]:
-        """Worst first."""
-        return sorted(self._cancelling.values(), key=lambda each: -each.after / each.before)
+        """Of each op the worst."""
+        return list(self._cancelling.values())
 
     def _judge(self, op: hlo.HloOp, before: float, after: float) -> None:
         if before <= LEAST_ERROR or after <= CANCELS * before:
@@ -136,6 +136,23 @@ class Pairs(Evaluator):
     def _call(self, name: str, *arguments: Pair) -> Pair:
         result: Pair = self.call(name, *arguments)
         return result
+
+
+def worst_cancellations(found: Iterable[Cancellation]) -> tuple[Cancellation, ...]:
+    """Of each op the worst one, worst first."""
+    worst: dict[hlo.HloOp, Cancellation] = {}
+    for each in sorted(found, key=lambda each: -each.after / each.before):
+        worst.setdefault(each.op, each)
+    return tuple(worst.values())
+
+
+def worst_overflows(found: Iterable[Overflow]) -> tuple[Overflow, ...]:
+    """Of each op the one of the largest number, in the order in which they are come to."""
+    worst: dict[hlo.HloOp, Overflow] = {}
+    for each in found:
+        if each.op not in worst or each.largest > worst[each.op].largest:
+            worst[each.op] = each
+    return tuple(worst.values())
 
 
 def distance(found: Any, expected: Any) -> float:

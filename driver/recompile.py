@@ -64,11 +64,17 @@ class Model:
         return self._imported
 
     def require_one_device(self, what: str) -> None:
-        """Raise UsageError EARG905 for a module that several devices share: ``what`` evaluates one by itself."""
-        devices = prod(device_counts(self._imported[0]))
-        if devices > 1:
-            message = f"{what} evaluates the program of one device, and {devices} share this module"
-            raise UsageError("EARG905", message, "give the function without shardings: casts are the same")
+        """Raise UsageError EARG905 for a module that several devices share: ``what`` the program of one device."""
+        if self.devices > 1:
+            message = f"{what} the program of one device, and {self.devices} share this module"
+            raise UsageError(
+                "EARG905", message, "give a tolerance, or the function without shardings: casts are the same"
+            )
+
+    @property
+    def devices(self) -> int:
+        """That share the module."""
+        return prod(device_counts(self._imported[0]))
 
     def neff(self, policy: Policy) -> Neff:
         """Compiled under ``policy`` in place of the options' own, which sums in the same types.

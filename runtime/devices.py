@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from neuronx_cc.ir.errors import RunError
+from neuronx_cc.ir.isa.collectives import Groups
 from neuronx_cc.ir.isa.elements import Array
 from neuronx_cc.ir.machine import Machine
 from neuronx_cc.runtime.course import Course
@@ -14,6 +15,7 @@ from neuronx_cc.runtime.fabric import Fabric
 from neuronx_cc.runtime.host import Functions
 from neuronx_cc.runtime.host_memory import require
 from neuronx_cc.runtime.meetings import problem
+from neuronx_cc.runtime.memory import Memory
 from neuronx_cc.runtime.races import check as prove_ordered
 
 
@@ -85,6 +87,27 @@ def run_devices(
 
     _prove_ordered(executables)
     _require_memory(executables)
+    return fabric.run(work)
+
+
+def observe_devices(
+    executables: Sequence[Executable],
+    inputs: Sequence[Sequence[Array]],
+    groups: Sequence[Groups],
+    stops: Callable[[int, Fabric, int], Mapping[int, Callable[[Memory], None]]],
+) -> list[list[Array]]:
+    """The outputs of each device.
+
+    On the way ``stops(i, fabric, first)`` of device i are called (``Executable.observe``), which may meet in
+    ``fabric``, where ``groups`` are numbered from ``first`` on.
+    """
+    first = len(executables[0].program.groups)
+    fabric = Fabric([[*executable.program.groups, *groups] for executable in executables])
+
+    def work(number: int) -> list[Array]:
+        executable = executables[number]
+        return executable.observe(inputs[number], stops(number, fabric, first), number, fabric.port(number))
+
     return fabric.run(work)
 
 

@@ -184,7 +184,11 @@ class Executable:
         return result
 
     def observe(
-        self, inputs: Sequence[Any] | Mapping[str, Any], stops: Mapping[int, Callable[[Memory], None]]
+        self,
+        inputs: Sequence[Any] | Mapping[str, Any],
+        stops: Mapping[int, Callable[[Memory], None]],
+        device: int = 0,
+        port: Port | None = None,
     ) -> list[Array]:
         """The outputs; on the way what ``stops`` has for a record is called with the memory as it is ahead of that
         record, each time that it comes to be run, or after the last one."""
@@ -194,7 +198,7 @@ class Executable:
         try:
             self._place_results(memory)
             memory.poison(self._volatile)
-            self._execute(executor, self.check_inputs(inputs), 0, None, None)
+            self._execute(executor, self.check_inputs(inputs), device, port, None)
             return [self._result(memory, variable) for variable in self._io.outputs]
         finally:
             executor.end()

@@ -21,19 +21,21 @@ import numpy as np
 
 from neuronx_cc import runtime
 from neuronx_cc.driver.accuracy import Uncast
-from neuronx_cc.driver.check import Progress, largest_difference
+from neuronx_cc.driver.check import Progress, evaluated, largest_difference
 from neuronx_cc.driver.jobs import Engine, Job
 from neuronx_cc.driver.options import COMPILE
 from neuronx_cc.driver.parse import from_keywords
 from neuronx_cc.driver.recompile import Model
+from neuronx_cc.driver.side_by_side import joined, side_by_side
 from neuronx_cc.hlo_import.printer import print_module
-from neuronx_cc.ir import reference
 from neuronx_cc.ir.errors import CompileError, RunError
-from neuronx_cc.ir.isa.blas import one_thread
 from neuronx_cc.passes.precision.policy import NO_RULES, Policy, entries_of
 from neuronx_cc.passes.precision.rounding import casts_of
+from neuronx_cc.runtime.devices import replicate, run_devices
 
 Array = np.ndarray[Any, np.dtype[Any]]
+IN, OUT, DEVICES = "in", "out", "devices"
+"""Names in a file of arrays: those of a device's inputs begin with the first, and have its number."""
 DIGITS = 6
 """Of microseconds, after the point."""
 
@@ -60,10 +62,11 @@ class Bench:
     def __init__(
         self,
         model: Model,
-        inputs: Sequence[Array],
+        inputs: Sequence[Sequence[Array]],
         expected: Sequence[Array] | None = None,
         progress: Progress = lambda what, done, of: None,
     ) -> None:
+        """``inputs``: those of each device; ``expected``: what all of them give together (``side_by_side.joined``)."""
         self.model, self.inputs, self._given, self._progress = model, inputs, expected, progress
 
     @cached_property
@@ -71,12 +74,7 @@ class Bench:
         """Outputs in FP32, by the reference semantics."""
         if self._given is not None:
             return list(self._given)
-        module, _ = self.model.before_casts()
-        steps, seen = sum(1 for _ in module.entry.block.ops), iter(range(1 << 60))
-        with one_thread():
-            return reference.evaluate(
-                module, list(self.inputs), lambda op, value: self._progress("op in FP32", next(seen), steps)
-            )
+        return evaluated(self.model.before_casts()[0], self.inputs, self._progress)
 
     def executable(self, policy: Policy) -> runtime.Executable:
         """The program, for whom its outputs are not enough."""
@@ -89,9 +87,9 @@ class Bench:
             return FAILED
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)  # of infinities, which the error says
-            result = executable.run(self.inputs, machine=self.model.machine)
-        error = largest_difference(result.outputs, self.expected)
-        return Trial(error, _microseconds(result), executable.program.hbm_bytes)
+            results = run_devices(replicate(executable), self.inputs, machine=self.model.machine)
+        error = largest_difference(joined([each.outputs for each in results]), self.expected)
+        return Trial(error, max(map(_microseconds, results)), executable.program.hbm_bytes)
 
     def timed(self, policy: Policy) -> tuple[float, float]:
         """Microseconds and bytes of a trial, without computing values."""
@@ -112,11 +110,15 @@ class Bench:
 
     def evaluated(self, policy: Policy) -> float:
         """The error of the casts of ``policy``, by the reference semantics: nothing is compiled."""
-        return self._uncast.error(casts_of(self.model.before_casts()[0], replace(self.model.options, policy=policy)))
+        module, _ = self.model.before_casts()
+        casts, uncast = casts_of(module, replace(self.model.options, policy=policy)), self._uncast
+        found = joined(side_by_side(module, lambda device: uncast[device].with_casts(casts)))
+        return largest_difference(found, joined([each.expected for each in uncast]))
 
     @cached_property
-    def _uncast(self) -> Uncast:
-        return Uncast(self.model.before_casts()[0], self.inputs, self._progress)
+    def _uncast(self) -> list[Uncast]:
+        module, _ = self.model.before_casts()
+        return side_by_side(module, lambda device: Uncast(module, self.inputs[device], self._progress))
 
     def trials(self, policies: Sequence[Policy]) -> Iterator[tuple[Policy, Trial]]:
         """Each of them, as it is done."""
@@ -174,25 +176,29 @@ def bench_of(path: str, data: str, options: tuple[tuple[str, Any], ...]) -> Benc
 
     model = Model(lambda: load_module(Path(path).read_bytes()), from_keywords(COMPILE, dict(options)))
     arrays = read_arrays(data)
-    return Bench(model, arrays["in"], arrays["out"])
+    rows = [arrays[key] for key in arrays if key != OUT]
+    return Bench(model, rows, arrays[OUT])
 
 
 def write_arrays(path: Path, bench: Bench) -> None:
     """The inputs of ``bench`` and what is expected: bytes, and type and dims as text."""
     named: dict[str, Array] = {}
-    for key, arrays in (("in", bench.inputs), ("out", bench.expected)):
+    rows = {f"{IN}{device}": row for device, row in enumerate(bench.inputs)}
+    for key, arrays in {**rows, OUT: bench.expected}.items():
         for number, array in enumerate(arrays):
-            named[f"{key}{number}"] = np.frombuffer(np.ascontiguousarray(array).tobytes(), np.uint8)
-            named[f"{key}{number}.type"] = np.array([str(array.dtype), *map(str, array.shape)])
+            named[f"{key}.{number}"] = np.frombuffer(np.ascontiguousarray(array).tobytes(), np.uint8)
+            named[f"{key}.{number}.type"] = np.array([str(array.dtype), *map(str, array.shape)])
+    named[DEVICES] = np.array(len(rows))
     np.savez(path, **named)  # type: ignore[arg-type]
 
 
 def read_arrays(path: str) -> dict[str, list[Array]]:
     """The opposite, without pickle."""
-    found: dict[str, list[Array]] = {"in": [], "out": []}
     with np.load(path, allow_pickle=False) as loaded:
+        found: dict[str, list[Array]] = {f"{IN}{device}": [] for device in range(int(loaded[DEVICES]))}
+        found[OUT] = []
         for key, arrays in found.items():
-            while (name := f"{key}{len(arrays)}") in loaded:
+            while (name := f"{key}.{len(arrays)}") in loaded:
                 dtype, *dims = (str(word) for word in loaded[f"{name}.type"])
                 stored = np.frombuffer(loaded[name].tobytes(), np.dtype(dtype))
                 arrays.append(stored.reshape([int(size) for size in dims]))

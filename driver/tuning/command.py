@@ -13,7 +13,7 @@ from neuronx_cc.driver.failure import Session
 from neuronx_cc.driver.frontends.door import fixed_by, load_module, read
 from neuronx_cc.driver.parse import Parsed
 from neuronx_cc.driver.policy_file import written
-from neuronx_cc.driver.tensors import parameters_of, random_inputs, read_inputs
+from neuronx_cc.driver.tensors import parameters_of, random_inputs, read_device_inputs
 from neuronx_cc.driver.tuning.chart import chart
 from neuronx_cc.driver.tuning.model import Evaluate, Metric, model_of, tune_model
 from neuronx_cc.driver.tuning.tuner import Goal
@@ -41,12 +41,14 @@ def tune_command(session: Session) -> int:
     fixed = fixed_by(parsed)
     settings = {"machine": parsed.text_or_none("machine"), "set": parsed.names("set")}
     model = model_of(lambda: load_module(data, path, fixed), {key: value for key, value in settings.items() if value})
-    model.require_one_device("tuning")
     session.enter("compiling in FP32")
     parameters = parameters_of(model.neff(NO_RULES))
     session.enter("reading the inputs")
     given = parsed.text_or_none("inputs")
-    inputs = read_inputs(given, parameters) if given is not None else random_inputs(parameters, parsed.integer("seed"))
+    if given is not None:
+        inputs = read_device_inputs([given], [parameters] * model.devices)
+    else:
+        inputs = [random_inputs(parameters, parsed.integer("seed") + number) for number in range(model.devices)]
     if given is None and metric is None:
         session.log.warning("tuned on random inputs: errors of real ones may differ; give some with --inputs")
     session.enter("tuning")

@@ -58,7 +58,7 @@ def model_of(load: Callable[[], hlo.HloModule], options: dict[str, Any]) -> Mode
 
 def tune_model(
     model: Model,
-    inputs: Sequence[Array],
+    inputs: Sequence[Sequence[Array]],
     goal: Goal,
     metric: Metric | None,
     types: Sequence[str],
@@ -67,12 +67,13 @@ def tune_model(
     progress: Progress,
     engine: Engine | None = None,
 ) -> Tuning:
-    """Trials are made by ``engine``, or here.
+    """Trials are made by ``engine``, or here; ``inputs`` are those of each device.
 
-    Raises UsageError EARG902 for a tolerance that is none, EARG912 for an evaluator that fails, EARG913 where nothing
-    meets the goal.
+    Raises UsageError EARG902 for a tolerance that is none, EARG905 for a metric of a program of several devices,
+    EARG912 for an evaluator that fails, EARG913 where nothing meets the goal.
     """
-    model.require_one_device("tuning")
+    if metric is not None:
+        model.require_one_device("an evaluator is given")
     tolerated = goal.tolerance if metric is None else metric.tolerable_loss
     if not tolerated >= 0:
         raise UsageError("EARG902", f"a tolerance of {tolerated}", "give a number that is not negative, such as 0.01")
@@ -81,7 +82,11 @@ def tune_model(
         raise UsageError("EARG902", f"no objective {goal.objective!r} to tune for", remedy)
     if strategy not in STRATEGIES:
         raise UsageError("EARG902", f"no strategy {strategy!r} to tune with", f"one of {', '.join(STRATEGIES)}")
-    identity = {"module": _digest(model.load()), "inputs": _digest_of(inputs), "machine": model.machine.digest()}
+    identity = {
+        "module": _digest(model.load()),
+        "inputs": _digest_of([array for row in inputs for array in row]),
+        "machine": model.machine.digest(),
+    }
     bench = Bench(model, inputs, progress=progress)
     if metric is not None:
         goal = _judged(goal, metric, model.executable(NO_RULES))

@@ -13,6 +13,7 @@ from neuronx_cc.ir.errors import RunError
 from neuronx_cc.ir.isa.blas import one_thread
 from neuronx_cc.ir.reference.compute import COMPUTE, COMPUTE_CALLING
 from neuronx_cc.ir.reference.control import CONTROL, CONTROL_CALLING
+from neuronx_cc.ir.reference.devices import DEVICES, DEVICES_CALLING
 from neuronx_cc.ir.reference.elementwise import ELEMENTWISE
 from neuronx_cc.ir.reference.evaluator import Evaluator, Watch
 from neuronx_cc.ir.reference.indexing import INDEXING, INDEXING_CALLING
@@ -24,10 +25,14 @@ from neuronx_cc.ir.reference.values import Array, Value
 
 __all__ = ["CALLING", "REFERENCE", "Array", "Evaluator", "Value", "evaluate", "evaluator"]
 
-REFERENCE: dict[str, Callable[..., Value]] = ELEMENTWISE | MOVEMENT | COMPUTE | INDEXING | LINALG | RANDOM | CONTROL
+REFERENCE: dict[str, Callable[..., Value]] = (
+    ELEMENTWISE | MOVEMENT | COMPUTE | INDEXING | LINALG | RANDOM | CONTROL | DEVICES
+)
 """Opcode -> ``fn(op, *values)``."""
 
-CALLING: dict[str, Callable[..., Value]] = COMPUTE_CALLING | INDEXING_CALLING | CONTROL_CALLING | SCANS_CALLING
+CALLING: dict[str, Callable[..., Value]] = (
+    COMPUTE_CALLING | INDEXING_CALLING | CONTROL_CALLING | SCANS_CALLING | DEVICES_CALLING
+)
 """Opcode -> ``fn(evaluator, op, *values)``."""
 
 

@@ -1,4 +1,4 @@
-"""Reference semantics of tuples, calls, control flow, asynchronous forms, and collectives on one device.
+"""Reference semantics of tuples, calls, control flow and asynchronous forms.
 
 ``CONTROL`` holds pure functions, ``CONTROL_CALLING`` those that take the evaluator first.
 """
@@ -21,26 +21,6 @@ def add_dependency(op: hlo.HloOp, value: Value, token: Value) -> Value:
 def after_all(op: hlo.HloOp, *tokens: Value) -> Value:
     """Joins tokens."""
     return None
-
-
-def collective(op: hlo.HloOp, *operands: Value) -> Value:
-    """A collective over one device gives every operand back."""
-    return unpack(operands)
-
-
-def collective_permute(op: hlo.CollectivePermuteOp, *operands: Array) -> Value:
-    """The operand when device 0 sends to itself, else zeros."""
-    if (0, 0) in op.source_target_pairs.data:
-        return unpack(operands)
-    return unpack(np.zeros_like(operand) for operand in operands)
-
-
-def ragged_all_to_all(op: hlo.HloOp, sent: Array, output: Array, *numbers: Array) -> Value:
-    """Slices of the rows of ``sent`` put into ``output``, on one device."""
-    result = output.copy()
-    for source, size, target in zip(*numbers[:3], strict=True):
-        result[target : target + size] = sent[source : source + size]
-    return result
 
 
 def done(op: hlo.HloOp, started: Value) -> Value:
@@ -68,25 +48,9 @@ def identity(op: hlo.HloOp, value: Value) -> Value:
     return value
 
 
-def start(op: hlo.HloOp, *operands: Value) -> Value:
-    """(operands, results) of a collective over one device."""
-    return (unpack(operands), unpack(operands))
-
-
-def collective_permute_start(op: hlo.CollectivePermuteStartOp, operand: Array, *rest: Value) -> Value:
-    """(operand, result, contexts...)."""
-    result = operand if (0, 0) in op.source_target_pairs.data else np.zeros_like(operand)
-    return (operand, result)
-
-
 def tuple_(op: hlo.HloOp, *parts: Value) -> Value:
     """Packs values."""
     return parts
-
-
-def zero_index(op: hlo.HloOp) -> Array:
-    """``partition-id`` and ``replica-id`` of the only device."""
-    return np.zeros((), np.uint32)
 
 
 def async_start(evaluator: Evaluator, op: hlo.AsyncStartOp, *arguments: Value) -> Value:
@@ -153,29 +117,16 @@ def while_(evaluator: Evaluator, op: hlo.WhileOp, state: Value) -> Value:
 CONTROL: dict[str, Callable[..., Value]] = {
     "add-dependency": add_dependency,
     "after-all": after_all,
-    "all-gather": collective,
     "all-gather-done": done,
-    "all-gather-start": start,
-    "all-reduce": collective,
     "all-reduce-done": identity,
-    "all-reduce-start": collective,
-    "all-to-all": collective,
     "async-done": done,
     "async-update": identity,
-    "collective-broadcast": collective,
-    "collective-permute": collective_permute,
     "collective-permute-done": done,
-    "collective-permute-start": collective_permute_start,
-    "collective-reduce": collective,
     "copy-done": copy_done,
     "copy-start": copy_start,
     "domain": identity,
     "get-tuple-element": get_tuple_element,
     "opt-barrier": identity,
-    "partition-id": zero_index,
-    "ragged-all-to-all": ragged_all_to_all,
-    "reduce-scatter": collective,
-    "replica-id": zero_index,
     "tuple": tuple_,
 }
 

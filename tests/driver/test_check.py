@@ -73,10 +73,10 @@ class Simulator:
 
     def again(self):
         ops = [op for op in self.module.entry.block.ops if isinstance(op, hlo.HloOp) and self._is_kernel(op)]
-        return Rerun(self.module, [[op.results[0]] for op in ops], self.outputs)
+        return Rerun(self.module, [[op.results[0]] for op in ops], lambda watchers: [self.outputs(*watchers)])
 
     def check(self, outputs=None):
-        return check(self.module, self.inputs, self.outputs() if outputs is None else outputs, self.again)
+        return check(self.module, [self.inputs], [self.outputs() if outputs is None else outputs], self.again)
 
 
 def no_fault(_, value):

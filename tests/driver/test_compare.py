@@ -14,7 +14,6 @@ from neuronx_cc.driver import accuracy, cli
 from neuronx_cc.driver.compare import Comparison
 from neuronx_cc.hlo_import.parser import parse_text
 from neuronx_cc.ir import hlo
-from neuronx_cc.ir.errors import UsageError
 from neuronx_cc.passes.precision.rounding import Cast
 
 
@@ -70,9 +69,9 @@ ENTRY main {{
 }}""")
     x = arrays(512, 1)[0]
     dot = next(op for op in module.entry.block.ops if isinstance(op, hlo.DotOp))
-    accuracy.analyse(module, {dot: Cast("bf16", rounded=(0, 1))} if cast else {}, [x])
+    accuracy.analyse(module, {dot: Cast("bf16", rounded=(0, 1))} if cast else {}, [[x]])
     tracemalloc.start()
-    found = accuracy.analyse(module, {dot: Cast("bf16", rounded=(0, 1))} if cast else {}, [x])
+    found = accuracy.analyse(module, {dot: Cast("bf16", rounded=(0, 1))} if cast else {}, [[x]])
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert len(found.ops) == cast
@@ -270,10 +269,3 @@ def test_inputs_are_the_arguments_of_the_function() -> None:
     assert 1e-4 < found.error < 1e-2
     assert neuronx_cc.compare(jax.jit(model).lower(*given), [w, x], auto_cast="matmult").error == found.error
     assert neuronx_cc.tune(jax.jit(model), given, 1e-2).to_json()["error"] <= 1e-2
-
-
-@pytest.mark.parametrize("evaluated", [neuronx_cc.compare, neuronx_cc.tune])
-def test_a_module_for_several_devices_is_refused(evaluated) -> None:
-    text = "HloModule m, num_partitions=2\nENTRY e {\n  ROOT x = f32[4,4] parameter(0)\n}\n"
-    with pytest.raises(UsageError, match="2 share this module - give the function without shardings"):
-        evaluated(text, [np.ones((4, 4), np.float32)])

@@ -42,7 +42,7 @@ def test_values_are_those_of_jax_in_fp64(function) -> None:
     found = reference.evaluate(widened(module), [np.asarray(a, np.float64) for a in given])
     for a, b in zip(found, wanted, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-9)
-    apart = from_fp64(module, given, reference.evaluate(module, given))
+    apart = from_fp64(module, [given], [reference.evaluate(module, given)])
     assert apart.outputs == apart.fp32
     assert (apart.fp32 > 1e-2) == (function is chaotic)
     assert "as near as FP32" in str(apart)

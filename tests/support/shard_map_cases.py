@@ -78,6 +78,23 @@ def case_collectives():
     check(body, (split,), (P(), P(), P(), split, split, split, split, split), X, pairs=True, axes={"a"})
 
 
+def case_errors_by_op():
+    """Those of the function on one device, of its arrays as they lie on several."""
+
+    def model(x, w):
+        near, same = x @ w, x @ (w + 1e-3 * w.T)
+        return jnp.tanh(100 * (near - same)) @ w
+
+    where = mesh("neuron", True)
+    given = [jax.device_put(a, NamedSharding(where, spec)) for a, spec in ((X, P("a")), (W, P(None, "b")))]
+    found = neuronx_cc.compare(jax.jit(model), given, auto_cast="matmult")
+    alone = neuronx_cc.compare(jax.jit(model), [X, W], auto_cast="matmult")
+    np.testing.assert_allclose(found.error, alone.error, rtol=0.05)
+    assert [row.source for row in found.rows] == [row.source for row in alone.rows]
+    tuned = neuronx_cc.tune(jax.jit(model), given, 1e-3, types=("bf16", "fp16"))
+    assert tuned.chosen.error <= 1e-3
+
+
 def case_both_axes_by_hand():
     def body(x, w):
         return lax.psum(x @ w, "b"), lax.psum((x * x).sum(), ("a", "b")), lax.pmin(x, "a")

@@ -91,7 +91,7 @@ def test_programs_that_differ_in_what_text_does_not_show_are_not_equal() -> None
 
 
 def test_a_trial_is_the_programs_own_error_and_time() -> None:
-    bench = Bench(fresh(), arrays())
+    bench = Bench(fresh(), [arrays()])
     found = bench.trial(policy("bf16"))
     result = fresh().executable(policy("bf16")).run(arrays())
     expected = bench.expected[0]
@@ -109,9 +109,9 @@ def test_arrays_are_sent_as_they_are(tmp_path: Path, dtype: str) -> None:
 
     wanted = np.dtype(getattr(ml_dtypes, dtype, dtype))
     given = [np.arange(6).astype(wanted).reshape(2, 3), np.ones((), wanted), np.ones((0, 3), wanted)]
-    write_arrays(tmp_path / "a.npz", Bench(fresh(), given, given[:1]))
+    write_arrays(tmp_path / "a.npz", Bench(fresh(), [given, given[1:]], given[:1]))
     found = read_arrays(str(tmp_path / "a.npz"))
-    for key, sent in (("in", given), ("out", given[:1])):
+    for key, sent in (("in0", given), ("in1", given[1:]), ("out", given[:1])):
         assert [(a.dtype, a.shape, a.tobytes()) for a in found[key]] == [(a.dtype, a.shape, a.tobytes()) for a in sent]
 
 

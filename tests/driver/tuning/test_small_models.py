@@ -35,7 +35,7 @@ is not tried for each layer.
 def test_never_slower_with_a_fifth_of_the_trials(seed: int, tolerance: float) -> None:
     model, arrays = small_model(seed)
     proto = jax.jit(model).lower(*arrays).compiler_ir("hlo").as_serialized_hlo_module_proto()
-    bench = Bench(model_of(lambda: load_module(proto), {}), arrays)
+    bench = Bench(model_of(lambda: load_module(proto), {}), [arrays])
     known: dict[Policy, Trial] = {}
 
     def once(policies: Sequence[Policy]) -> Iterator[tuple[Policy, Trial]]:
