@@ -1,19 +1,23 @@
 """Strategy ``error-model``: errors of single contractions by evaluation, times of whole programs by the clock.
 
+Trials are few: FP32 is one, and what is chosen is verified by another. All else is *told*: its error by the reference
+semantics, without compiling, its time by the clock, without values.
+
 1. All contractions in each type, the most accurate first: the accurate and the fast ends of what there is. A type is
-   not tried that another one outdoes, or whose error, told from the other's, leaves it room for next to nothing.
+   not told that another one outdoes, or whose error, told from the other's, leaves it room for next to nothing.
 2. Where a type would be faster but is not tolerated, the error of each contraction in it alone is found by the
    reference semantics, without compiling. Squared errors add up; what a type saves for like contractions the clock
    says, of the fastest type that is not tolerated; what others save is dealt out, half of it evenly and half by their
    work. The fastest assignment under the tolerance is solved exactly, and
-   measured. Where the sum of squares was wrong, the bound is moved by as much, and it is solved again.
-3. What strategy ``basic`` would come to in each type is told from the same errors, without a trial, and timed by the
-   clock; where it is faster it is measured.
+   told. Where the sum of squares was wrong, the bound is moved by as much, and it is solved again.
+3. What strategy ``basic`` would come to in each type is found from the same errors, and told.
 4. Of the fastest assignments contractions of one opcode, and like ones, go back to FP32, or get another type that is
    tolerated everywhere, the smallest first, where that is faster, by the clock alone: there a cast may cost more than
    it saves.
 5. Where the errors of a type did not add up, so that step 2 is no guide, a small set of ops that must not have it is
-   found by delta debugging, on the reference semantics; that assignment is measured too.
+   found by delta debugging, on the reference semantics; that assignment is told too.
+6. The fastest of these is measured; where the program is less accurate than was told, the next one. Ends that may be on
+   the front are measured where that is asked for, or leaves trials at a fifth of what going op by op takes.
 
 With a user's metric the same is done for tolerances between the last uniform assignment that it accepts and the first
 that it does not, and the front is bisected.
@@ -52,6 +56,8 @@ ADDS = 0.2
 """Relative difference of a predicted and a true error up to which errors are said to add up."""
 MOST = 48
 """Evaluations by which a set of ops is looked for."""
+SHARE, OP_BY_OP = 5, 5
+"""Times the trials of going op by op, which takes about so many more than there are contractions."""
 BETWEEN = 4
 """Tolerances that are tried between two uniform assignments for a user's metric."""
 
@@ -61,25 +67,62 @@ class Mixing(Tuner):
 
     def _search(self) -> Point:
         fp32 = self._fp32()
+        self._told: dict[Assignment, Point] = {}
         if not self.groups:
             return fp32
-        self._ends = {KEPT: fp32} | self._promising()
+        self._ends = {KEPT: fp32}
+        self._ends |= self._promising()
         if self._goal.loss is not None:
             return self._by_metric()
         self._reach(self._goal.tolerance)
         self._without_few(self._goal.tolerance)
         self._swap(self._goal.tolerance)
-        chosen = self._fastest(self._goal.tolerance)
+        chosen = self._verified(self._goal.tolerance)
         for tolerance in self._between(list(self._ends.values()), self._goal.front):
             self._reach(tolerance)
+            self._verified(tolerance)
+        for end in pareto([*self._told.values(), *self._points.values()]):
+            if self._goal.front or len(self._points) < (len(self.groups) + OP_BY_OP) // SHARE:
+                self._measured([end.types] if end in self._ends.values() else [])
         return chosen
 
+    def _unmeasured(self) -> list[Point]:
+        known = (point for key, point in self._told.items() if key not in self._points)
+        return [point for point in known if point.error < math.inf]
+
+    def _known_points(self) -> list[Point]:
+        """What was measured, and what was told of others."""
+        return [*self._points.values(), *self._unmeasured()]
+
+    def _tell(self, types: Assignment) -> Point | None:
+        """The error of an assignment by the reference semantics and its time by the clock; None where nothing more may
+        be tried."""
+        if types in self._points or types in self._told:
+            return self._points.get(types) or self._told[types]
+        times = self._times(types)
+        if times is None:
+            return None
+        error = math.hypot(self._cast(types), self._ends[KEPT].error) if times[0] < math.inf else math.inf
+        self._told[types] = Point(types, error, *times, self._cost(*times), measured=False)
+        return self._told[types]
+
+    def _verified(self, tolerance: float) -> Point:
+        """The fastest at ``tolerance``, measured."""
+        first = True
+        while (best := self._fastest(tolerance)).types not in self._points:
+            # what was found so far is verified also where there is no more time
+            if not self._measured([best.types], bounded=not first):
+                del self._told[best.types]
+            first = False
+        return best
+
     def _promising(self) -> dict[str, Point]:
-        """Those types for all contractions that are worth a trial."""
+        """Those types for all contractions that are worth it."""
         found: dict[str, Point] = {}
         for dtype in sorted(self._types, key=_preference):
             if not any(self._outdone(dtype, other, point) for other, point in found.items()):
-                found.update((dtype, point) for point in self._measured([self._uniform(dtype)]))
+                point = self._tell(self._uniform(dtype))
+                found |= {} if point is None else {dtype: point}
         return found
 
     def _outdone(self, dtype: str, other: str, point: Point) -> bool:
@@ -95,8 +138,7 @@ class Mixing(Tuner):
 
     def _swap(self, tolerance: float) -> None:
         """Give ops of one opcode, then like ones, of the fastest assignments FP32, and each other type that is
-        tolerated everywhere, the smallest ops first, where that is faster by the clock; what comes of it is measured
-        where it is worth that."""
+        tolerated everywhere, the smallest ops first, where that is faster by the clock; what comes of it is told."""
         opcodes: dict[str, list[int]] = {}
         for number, group in enumerate(self.groups):
             opcodes.setdefault(group.ops[0].opcode, []).append(number)
@@ -116,19 +158,14 @@ class Mixing(Tuner):
                     if found is not None and found < cost:
                         best, cost = types, found
             if cost < (1 - LEAST_GAIN) * self._fastest(tolerance).cost:
-                self._measured([best])
+                self._tell(best)
 
     def _reach(self, tolerance: float) -> None:
         """Look for the fastest assignment at ``tolerance``, where a type that is not tolerated would be faster."""
         if self._ends[KEPT].error > tolerance or not self._may_gain(tolerance):
             return
-        costs: dict[Assignment, float] = {}
         for types in (*self._solutions(tolerance), *self._op_by_op(tolerance)):
-            cost = self._timed_cost(types)
-            costs |= {} if cost is None else {types: cost}
-        for types in sorted(costs, key=lambda types: costs[types]):
-            if costs[types] < (1 - LEAST_GAIN) * self._fastest(tolerance).cost:
-                self._measured([types])
+            self._tell(types)
 
     def _solutions(self, tolerance: float) -> Iterator[Assignment]:
         """The fastest by estimate, with a bound of error that moves by what the sum of squares was wrong."""
@@ -213,11 +250,11 @@ class Mixing(Tuner):
 
             unlike = [number for number, (new, old) in enumerate(pairs) if new != old]
             kept = smallest(unlike, lambda kept, made=without: self._cast(made(kept)) <= tolerance, MOST)  # type: ignore[misc]
-            self._measured([without(kept)])
+            self._tell(without(kept))
 
     def _fastest(self, tolerance: float) -> Point:
-        """Of what was measured; FP32 where nothing is tolerated."""
-        fitting = [point for point in self._points.values() if point.error <= tolerance]
+        """Of what is known; FP32 where nothing is tolerated."""
+        fitting = [point for point in self._known_points() if point.error <= tolerance]
         return min(fitting, key=lambda point: (point.cost, point.error), default=self._ends[KEPT])
 
     @staticmethod
@@ -233,8 +270,9 @@ class Mixing(Tuner):
         if last + 1 < len(front):
             for tolerance in self._between(front[last : last + 2], BETWEEN):
                 self._reach(tolerance)
-        inner = [point for point in pareto(list(self._points.values())) if point.error >= front[last].error]
-        return inner[self._accepted(inner)]
+        inner = [point for point in pareto(self._known_points()) if point.error >= front[last].error]
+        chosen = inner[self._accepted(inner)]
+        return self._measured([chosen.types], bounded=False)[0]
 
     def _accepted(self, points: Sequence[Point]) -> int:
         """The number of the last that is, when the first one is and the metric falls."""
@@ -294,8 +332,11 @@ class Mixing(Tuner):
 
     def _predicted(self, types: Assignment) -> float | None:
         parts = [self._known(number, dtype) for number, dtype in enumerate(types)]
-        if set(types) <= {KEPT} or None in parts:
+        if set(types) <= {KEPT}:
             return None
+        if None in parts:
+            together = self._history.get(f"cast {' '.join(types)}")
+            return None if together is None else math.hypot(together[0], self._ends[KEPT].error)
         squares = sum(part**2 for part in (*parts, self._ends[KEPT].error) if part is not None)
         return math.sqrt(squares) if squares < math.inf else None
 

@@ -45,7 +45,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One assignment: measured, not estimated."""
+    """One assignment."""
 
     types: Assignment
     error: float
@@ -55,7 +55,9 @@ class Point:
     cost: float
     """What is to be small: one of both."""
     predicted: float | None = None
-    """Root of the squared errors of its parts, where these were measured."""
+    """Root of the squared errors of its parts, where these are known, else its error by the reference semantics."""
+    measured: bool = True
+    """By a trial; else its error is that by the reference semantics, its time that of the clock."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +80,7 @@ class Tuning:
     chosen: Point
     fp32: Point
     points: tuple[Point, ...]
-    """The Pareto front, most accurate first."""
+    """The Pareto front, most accurate first; what was chosen is measured."""
     policy: Policy
     together: Together | None
     """Ops whose errors do not add up, of that point of the front whose error was predicted worst."""
@@ -106,7 +108,7 @@ class Tuning:
             }
             for group, dtype in zip(self.groups, self.chosen.types, strict=True)
         ]
-        names = ("error", "microseconds", "nbytes", "predicted")
+        names = ("error", "microseconds", "nbytes", "predicted", "measured")
         points = [{**{name: getattr(p, name) for name in names}, "types": list(p.types)} for p in self.points]
         return {
             "error": self.chosen.error,
@@ -139,7 +141,8 @@ class Tuning:
             mark = "  <" if point == chosen else ""
             predicted = "" if point.predicted is None else f"{point.predicted:.1e}"
             size = f"  {point.nbytes / 1e6:9.2f}" if sizes else ""
-            lines.append(f"  {point.error:8.1e}  {predicted:>9}  {point.microseconds:9.1f}{size}{mark}")
+            error = f"{point.error:.1e}" if point.measured else ""
+            lines.append(f"  {error:>8}  {predicted:>9}  {point.microseconds:9.1f}{size}{mark}")
         if self.together is not None:
             found = self.together
             lines.append(f"errors do not add up: {found.error:.1e} together, {found.predicted:.1e} by squares, of")

@@ -68,10 +68,12 @@ class Tuner:
         self._trials = self._timed = self._evaluated = 0
         self._complete = True
         self._points: dict[Assignment, Point] = {}
+        """What was measured."""
 
     def tune(self) -> Tuning:
         found = self._search()
-        chosen, *points = (replace(p, predicted=self._predicted(p.types)) for p in (found, *self._points.values()))
+        known = (found, *self._points.values(), *self._unmeasured())
+        chosen, *points = (replace(point, predicted=self._predicted(point.types)) for point in known)
         front = pareto([*points, chosen])
         together = self._together(front)
         return Tuning(
@@ -83,6 +85,10 @@ class Tuner:
     def _search(self) -> Point:
         """What is taken of ``_points``, which it fills."""
         raise NotImplementedError
+
+    def _unmeasured(self) -> Iterable[Point]:
+        """Points that may be on the front, of which no trial was made."""
+        return ()
 
     def _predicted(self, types: Assignment) -> float | None:
         """The error of an assignment from those of single casts, where all of these are known."""
@@ -117,10 +123,10 @@ class Tuner:
             rules.append(_rule(f"{opcode} in {dtype}", imported, opcode, dtype, pattern))
         return Policy(tuple(rules))
 
-    def _has_time(self) -> bool:
-        """Asked where there is more to measure."""
+    def _has_time(self, reserved: int = 0) -> bool:
+        """Asked where there is more to measure; ``reserved``: trials that are still to be made after it."""
         late = self._goal.timeout and time.monotonic() - self._started > self._goal.timeout
-        enough = self._trials + self._timed < self._goal.max_trials and not late
+        enough = self._trials + self._timed + reserved < self._goal.max_trials and not late
         self._complete = self._complete and enough
         return enough
 
@@ -150,18 +156,23 @@ class Tuner:
 
     def _timed_cost(self, types: Assignment) -> float | None:
         """That of the program, without its values; None where nothing more may be tried."""
+        known = self._times(types)
+        return None if known is None else self._cost(*known)
+
+    def _times(self, types: Assignment) -> tuple[float, float] | None:
+        """Microseconds and bytes of the program; None where nothing more may be tried."""
         key = f"timed {' '.join(types)}"
         if types in self._points:
-            return self._points[types].cost
+            return self._points[types].microseconds, self._points[types].nbytes
         known = self._history.get(key)
         if known is None or len(known) != 2:
-            if not self._has_time():
+            if not self._has_time(reserved=1):
                 return None
             self._timed += 1
             known = self._bench.timed(self.policy(types))
             self._history.add(key, known)
             self._progress("trial", self._trials + self._timed, self._goal.max_trials)
-        return self._cost(*known)
+        return known[0], known[1]
 
     def _cast(self, types: Assignment) -> float:
         """The error of an assignment by the reference semantics, the same in every program that has these casts."""

@@ -23,7 +23,7 @@ from neuronx_cc.hlo_import import load_module
 from neuronx_cc.passes.precision.policy import Policy
 
 QUICK = (1, 6)
-ALWAYS = 6
+ALWAYS = 2
 TIE = 1.002
 """A type of two bytes and tf32 differ by less where a layer takes a small part of the time: which of the two is quicker
 is not tried for each layer.
