@@ -41,18 +41,17 @@ By `benchmarks/tuning.py`: the programs of `examples/` at full size, weights as 
 at some of the types only by then; nothing, that it was not measured. Errors are relative 2-norms of the worst output
 against FP32, of the simulated program; of integers the share that differs.
 
-What a type saves for like contractions, and whether another one is faster for them, the clock alone is asked, which
-takes about half of a trial: the column "timed". Where a type that would be faster is not tolerated, casts of single
-contractions are evaluated by the reference semantics, without compiling: the column "evaluated". Where
-`basic` is not done, its time is that of the best that it had found. All rows and charts are of one state of the
-compiler.
+All but FP32 and what is chosen is told without a trial: times by the clock alone, which takes about half of one, the
+column "timed"; errors by the reference semantics, without compiling, of all casts together, and of single contractions
+where a type that would be faster is not tolerated: the column "evaluated". Where `basic` is not done, its time is that
+of the best that it had found. All rows and charts are of one state of the compiler.
 
 No strategy takes fewer than two trials, FP32 and the chosen one, and `basic` itself is done after five where every
 type is tolerated at once, so that a fifth of its trials is out of reach there. By its algorithm, `basic` takes at
 least five trials more than there are contractions where `fp8_e4m3` is tolerated neither for all of them nor for all
-but one. On 60 models drawn by seed, of up to 17 contractions, at 1e-2, 1e-3 and 1e-4, the default strategy took at most
-six trials or a fifth of those of `basic`, and was slower in one of 180, by 0.1 %; 14 of these models are a test
-(`tests/driver/tuning/test_small_models.py`).
+but one. On 14 models drawn by seed, of up to 17 contractions, at 1e-2, 1e-3 and 1e-4, which are a test
+(`tests/driver/tuning/test_small_models.py`), the default strategy took at most two trials or a fifth of those of
+`basic`, and was nowhere slower by more than 0.2 %.
 
 | program | contractions | FP32 | tolerance | chosen | error | trials | timed | evaluated | `basic` | its trials |
 |---|---|---|---|---|---|---|---|---|---|---|
@@ -92,7 +91,7 @@ def measured(name: str, before: dict[str, Any] | None) -> dict[str, Any]:
                 evaluated[policy] = super().evaluated(policy)
             return evaluated[policy]
 
-    bench = Once(model_of(lambda: load_module(program.proto), {}), [np.asarray(each) for each in program.arguments])
+    bench = Once(model_of(lambda: load_module(program.proto), {}), [[np.asarray(each) for each in program.arguments]])
 
     def once(policies: Sequence[Policy]) -> Iterator[tuple[Policy, Trial]]:
         for policy in policies:
@@ -152,13 +151,13 @@ def compared(results: Sequence[dict[str, Any]]) -> str:
 
 
 def predictions(results: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """What the sum of squares said of each mixed assignment that was measured for a front."""
+    """What was told of each assignment that was measured."""
     for result in results:
         pairs = {
             (point["predicted"], point["error"])
             for found in (result["front"], *(row["ours"] for row in result["rows"]))
             for point in found["front"]
-            if point["predicted"] and 0 < point["error"] < float("inf")
+            if point["predicted"] and point.get("measured", True) and 0 < point["error"] < float("inf")
         }
         if pairs:
             off = [abs(predicted / error - 1) for predicted, error in pairs]

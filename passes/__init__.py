@@ -78,6 +78,7 @@ PASSES = {
         "moments",
         "narrow_contractions",
         "narrow_operands",
+        "nested_stacks",
         "one_counter",
         "ordered_states",
         "remove_barriers",

@@ -63,13 +63,14 @@ def _rename(op: hlo.DotOp, index: int, order: list[int]) -> None:
 
 def _is_changed(value: hlo.SSAValue) -> bool | None:
     """Whether a cast or a transpose is among what takes ``value`` from an array for one op; None where that is no
-    movement, or serves others, or a cast widens.
+    movement, or serves others, or a cast widens. What parts are sliced of serves these.
     """
-    changed, made = False, defining_op(value)
-    while isinstance(made, hlo.ViewOp | hlo.ConvertOp) and made.results[0].has_one_use():
+    changed, sliced, made = False, False, defining_op(value)
+    while isinstance(made, hlo.ViewOp | hlo.ConvertOp) and (sliced or made.results[0].has_one_use()):
+        sliced |= isinstance(made, hlo.SliceOp)
         before, after = (hlo.shape_of(each).dtype for each in (made.operands[0], made.results[0]))
         if hlo.itemsize(after) > hlo.itemsize(before):
             return None
         changed |= after != before or isinstance(made, hlo.TransposeOp)
         made = defining_op(made.operands[0])
-    return changed if isinstance(made, hlo.DynamicSliceOp) and made.results[0].has_one_use() else None
+    return changed if isinstance(made, hlo.DynamicSliceOp) and (sliced or made.results[0].has_one_use()) else None

@@ -93,6 +93,7 @@ DEFAULT_PIPELINE: Pipeline = (
         (
             "even_rows",
             "query_rows",
+            "nested_stacks",
             "lay_out_stacks",
             "thin_dots",
             "scans_in_rows",

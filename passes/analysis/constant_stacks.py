@@ -15,6 +15,8 @@ from neuronx_cc.passes.expansions.build import Build
 
 Array = np.ndarray[Any, np.dtype[Any]]
 FLOATS = frozenset(["f32", "bf16", "f16"])
+CAST = FLOATS | {"f8e4m3", "f8e5m2"}
+"""Types that the core has."""
 MADE = hlo.TransposeOp | hlo.ReshapeOp | hlo.SliceOp | hlo.ConvertOp | hlo.DynamicSliceOp
 
 
@@ -34,7 +36,7 @@ class Stack:
 def constant_of_stack(module: hlo.HloModule, value: hlo.SSAValue) -> Stack | None:
     """What movement and casts make of a constant that is no splat, or of an element of one."""
     op = defining_op(value)
-    if hlo.shape_of(value).dtype not in FLOATS:
+    if hlo.shape_of(value).dtype not in CAST:
         return None
     if isinstance(op, hlo.ConstantOp):
         array = module.constants[op.value.data]

@@ -101,7 +101,8 @@ def _weight_of(module: hlo.HloModule, op: hlo.HloOp) -> Weight | None:
     """The same with elements that are not finite."""
     if not isinstance(op, hlo.DotOp | hlo.ConvolutionOp) or op.shape.dtype not in FLOATS:
         return None
-    found = [constant_of_stack(module, operand) for operand in op.operands]
+    among = [operand if hlo.shape_of(operand).dtype in FLOATS else None for operand in op.operands]
+    found = [None if operand is None else constant_of_stack(module, operand) for operand in among]
     if sum(each is not None for each in found) != 1:
         return None
     ((index, stack),) = ((number, each) for number, each in enumerate(found) if each is not None)
