@@ -82,7 +82,7 @@ def test_a_tuning_may_store_them_so(policy: str, tmp_path: Path, monkeypatch: An
     words = written(tmp_path, "w", "v")
     more = ["--types", "int8", "--tolerance", "0.5", "--output", policy, "--workspace", "kept"]
     assert cli.main(["tune", *words, *more]) == 0
-    assert '"trial int8 int8"' in Path("kept/error-model.jsonl").read_text()
+    assert '"timed int8 int8"' in Path("kept/error-model.jsonl").read_text()
     said = capsys.readouterr().out.splitlines()[-1]
     assert (
         said == f"To compile so: compile {words[0]} --auto-cast none --precision-policy {policy} --constants {words[2]}"
