@@ -85,7 +85,7 @@ def test_a_tuning_finds_the_same_on_workers(local) -> None:
     random = np.random.default_rng(0)
     inputs = [random.standard_normal((160, 160)).astype(np.float32) for _ in range(2)]
     here, there = (
-        neuronx_cc.tune(jax.jit(layers), inputs, 1e-3, types=("bf16",), scheduler=scheduler)
+        neuronx_cc.tune(jax.jit(layers), inputs, 1e-3, types=("bf16",), scheduler=scheduler, front=2)
         for scheduler in (None, local.scheduler_address)
     )
     assert here.trials > 2, "mixed assignments among them"
