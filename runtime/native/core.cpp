@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "context.h"
+#include "short_lived.h"
 #include "threads.h"
 
 Tables* small_floats[16];
@@ -205,7 +206,9 @@ EXPORTED void core_free(Context* context) { delete context; }
 
 // Null when the words are no code (see decode.h).
 EXPORTED Code* core_code(const Context* context, const i64* words, i64 count) {
-    return decode(words, count, context->limits);
+    Code* code = decode(words, count, context->limits);
+    if (code && !context->observed) find_short_lived(*code);
+    return code;
 }
 
 EXPORTED void core_code_free(Code* code) { delete code; }

@@ -30,6 +30,7 @@ const int MAX_ROW = 65536;  // elements of a partition that a sum can take
 const int GROUP = 16;  // partitions that a processor of GpSimd sees
 const int MAX_LANES = 128, MAX_COLUMNS = 512;  // of TensorE
 const int BLOCK = 1024;  // elements that go through a chain of steps together
+const i64 MOST_TILES = 1 << 18;  // bytes of short-lived tiles
 const i64 UNIT = 64;     // columns of a product that are worked on together
 
 // What is defined in headers is local to each file, since files are compiled for different processors.
@@ -56,6 +57,8 @@ struct Operand {
     i64 lane, lanes;        // partitions; lanes is 0 in HBM
     i64 below, above;       // bytes that the pattern reaches around its offset, within a partition
     int lane_dim;           // the dim that goes over partitions, or -1
+    i64 maker = -1;         // the item whose short-lived tile it is in (short_lived.h), and where in a partition of it
+    i64 within = 0;
     int ncoefs, ndims;
     i64 place[MAX_DIMS], coef[MAX_DIMS];
     i64 count[MAX_DIMS], stride[MAX_DIMS];
@@ -87,7 +90,7 @@ struct Lanes {
 struct Item {
     Kind kind;
     i64 number;             // index of the record
-    int results;            // how many operands are written; they come first, but ACCUMULATE's sums, which are last
+    int results;            // how many operands are written, which come first; of ACCUMULATE it is the first and the last one
     bool elementwise;       // a source may lie exactly where the result does
     std::vector<std::pair<int, int>> overlaps;  // pairs of operands that may overlap at run time
     bool overlapped;        // a pair always does
@@ -108,13 +111,15 @@ struct Item {
     bool borrows = false;   // something is read elsewhere
     bool lendable = false;  // a copy that may be put off
     i64 lent = 0, made = 0; // bytes that were put off, and those of them that had to be copied after all
+    uint32_t cached = 0;    // a bit for each operand that a strip has in the nearest cache
+    i64 last_use = -1;      // the last item that touches its short-lived result
     bool whole = false;     // all bytes between the first and the last one of a result's partitions are written
 };
 
 namespace {
 
 inline bool is_written(const Item& item, size_t o) {
-    return int(o) < item.results || (item.kind == ACCUMULATE && o + 1 == item.operands.size());
+    return item.kind == ACCUMULATE ? o == 0 || o + 1 == item.operands.size() : int(o) < item.results;
 }
 
 }  // namespace
@@ -140,6 +145,7 @@ struct Workspace {
     alignas(64) uint32_t x[BLOCK], y[BLOCK];
     alignas(64) float panel[128 * 64];
     alignas(64) float row[MAX_ROW];
+    alignas(64) char tiles[MOST_TILES];
 };
 
 // The stationary tile of TensorE, [depth, rows]; pending: still where it was loaded from, to be read from there.
@@ -207,8 +213,8 @@ struct Rows {
     Rows(const Nest& n, int count, char* const* start, i64 row) : nest(n), operands(count) {
         for (int o = 0; o < operands; ++o) at[o] = start[o];
         for (int d = nest.ndims - 2; d >= 0; --d) {
-            index[d] = row % nest.count[d];
-            row /= nest.count[d];
+            index[d] = d ? row % nest.count[d] : row;
+            row = d ? row / nest.count[d] : 0;
             for (int o = 0; o < operands; ++o) at[o] += index[d] * nest.stride[o][d];
         }
     }

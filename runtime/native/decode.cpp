@@ -7,6 +7,11 @@
 #include "loans.h"
 #include "strips.h"
 
+bool same_coefs(const Operand& a, const Operand& b) {
+    return a.ncoefs == b.ncoefs && !std::memcmp(a.place, b.place, sizeof(i64) * a.ncoefs) &&
+           !std::memcmp(a.coef, b.coef, sizeof(i64) * a.ncoefs);
+}
+
 namespace {
 
 // Gives 0 behind the end.
@@ -81,11 +86,6 @@ Nest join(const std::vector<const Operand*>& operands, int first, int last) {
     nest.rows = 1;
     for (int d = 0; d + 1 < n; ++d) nest.rows *= nest.count[d];
     return nest;
-}
-
-bool same_coefs(const Operand& a, const Operand& b) {
-    return a.ncoefs == b.ncoefs && !std::memcmp(a.place, b.place, sizeof(i64) * a.ncoefs) &&
-           !std::memcmp(a.coef, b.coef, sizeof(i64) * a.ncoefs);
 }
 
 bool same_pattern(const Operand& a, const Operand& b) {

@@ -15,5 +15,8 @@ struct Code {
 // that are not sound.
 Code* decode(const i64* words, i64 count, const Limits& limits);
 
+// Whether two operands depend on registers alike.
+bool same_coefs(const Operand& a, const Operand& b);
+
 // Whether operands a and b, of which the first is written, share bytes in a way that the kernels do not allow.
 bool overlap(const Item& item, int a, int b, i64 offset_a, i64 offset_b);

@@ -106,11 +106,15 @@ _FLAGS: dict[str, frozenset[str]] = {
 
 
 def left_to_python(instr: Instr) -> Form:
-    """Of this the core need only know what it touches; without operands, that is everything."""
+    """Of this the core need only know what it touches; without operands, that is everything, registers too."""
     refs = (*instr.outs, *instr.ins)
-    known = len(refs) <= MAX_OPERANDS and all(
-        len(ref.dims) <= MAX_DIMS and len(ref.coefs) <= MAX_COEFS and STORAGE[ref.dtype].itemsize in BY_SIZE
-        for ref in refs
+    known = (
+        instr.op != "reg_load"
+        and len(refs) <= MAX_OPERANDS
+        and all(
+            len(ref.dims) <= MAX_DIMS and len(ref.coefs) <= MAX_COEFS and STORAGE[ref.dtype].itemsize in BY_SIZE
+            for ref in refs
+        )
     )
     return Form(FALLBACK, opaque=True, order=None if known else ())
 
@@ -259,12 +263,15 @@ def _select(instr: Instr) -> Form | None:
     width = STORAGE[y.dtype].itemsize
     if width > 4 or predicate.dtype not in TYPES:
         return None
-    reverse = int("reverse" in instr.flags)
+    if predicate.dtype in FLOATS and predicate.dtype not in ("f32", "bf16", "f16"):
+        return None
+    reverse, floats = int("reverse" in instr.flags), int(predicate.dtype in FLOATS)  # of which there are two zeros
     if len(instr.ins) == 1:
         bits = int(raw(constant(instr.imm[0], y.dtype)))
-        return Form(SELECT, (reverse, bits), order=(0, 1, -1), opaque=True) if _same_counts(y, predicate) else None
+        same = _same_counts(y, predicate)
+        return Form(SELECT, (reverse, bits, floats), order=(0, 1, -1), opaque=True) if same else None
     same = STORAGE[instr.ins[1].dtype] == STORAGE[y.dtype] and _same_counts(y, predicate, instr.ins[1])
-    return Form(SELECT, (reverse,), opaque=True) if same else None
+    return Form(SELECT, (reverse, floats), opaque=True) if same else None
 
 
 def _transpose(instr: Instr) -> Form | None:

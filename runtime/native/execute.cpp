@@ -331,6 +331,7 @@ bool execute(Context& context, Item& item) {
 
 i64 strip(Context& context, Code& code, i64 at) {
     Item* items[MOST_IN_STRIPS];
+    i64 numbers[MOST_IN_STRIPS];
     char* start[MOST_IN_STRIPS][MAX_OPERANDS];
     Outside outside;
     int count = 0, done = 0;
@@ -343,9 +344,9 @@ i64 strip(Context& context, Code& code, i64 at) {
         const Borrowed borrowed = borrow(context, item, start[count], places, done == 0);
         if (borrowed == BLOCKED) break;
         outside.add(item, places);
-        if (borrowed == READY) items[count++] = &item;
+        if (borrowed == READY) numbers[count] = at + done, items[count++] = &item;
     }
     if (count == 1) carry_out(context, *items[0], start[0], nullptr);
-    if (count > 1) run_in_strips(*context.kernels, items, start, count);
+    if (count > 1) run_in_strips(*context.kernels, items, numbers, start, count, at + done);
     return done;
 }

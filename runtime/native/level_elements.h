@@ -23,9 +23,14 @@ inline void expect(const char* p, i64 bytes) {
     for (i64 i = 0; i < bytes; i += 64) __builtin_prefetch(p + i, 1);
 }
 
-// The same for the next row of some operands.
-inline void expect_row(const Rows& ahead, i64 count) {
-    for (int o = 0; o < ahead.operands; ++o) expect(ahead.at[o], ahead.step(o) * count);
+// The same for the row of operand o that begins `pitch` bytes after this one.
+inline void expect_next(const Item& item, size_t o, const char* row, i64 pitch, i64 bytes) {
+    if (!(item.cached >> o & 1)) expect(row + pitch, bytes);
+}
+
+// The same for the next row of all operands.
+inline void expect_row(const Item& item, const Rows& ahead, i64 count) {
+    for (int o = 0; o < ahead.operands; ++o) expect_next(item, size_t(o), ahead.at[o], 0, ahead.step(o) * count);
 }
 
 // The same bits as another type.

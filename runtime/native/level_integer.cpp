@@ -2,6 +2,8 @@
 #include "level.h"
 #include "level_rows.h"
 
+#include <utility>
+
 namespace LEVEL {
 namespace {
 
@@ -158,6 +160,40 @@ void combine(Step step, uint32_t width, uint32_t top, char* to, const char* a, c
 #undef OP
 }
 
+// Whether there is one operation on rows of words, one beside the other or one for all, which need no buffer.
+bool is_direct(const Item& item, const int* types) {
+    const Nest& nest = item.nest;
+    bool row = false;
+    if (nest.ndims > 2 || nest.inner < LONG || item.operations.size() != 1) return false;
+    for (size_t o = 0; o < item.operands.size(); ++o) {
+        const i64 stride = nest.stride[o][nest.ndims - 1];
+        if (size_of(types[o]) != 4 || (stride != 4 && (stride || o == 0))) return false;
+        row |= o > 0 && stride;
+    }
+    return row;
+}
+
+void direct(const Item& item, char* const* start, i64 first, i64 last, uint32_t width, uint32_t top, const uint32_t* constant) {
+    const Nest& nest = item.nest;
+    const Operation& operation = item.operations[0];
+    const uint32_t same = constant ? *constant : operation.bits;
+    const bool two = operation.step != NOT && operation.operand >= 0;
+    const int inner = nest.ndims - 1, o = two ? operation.operand : 1;
+    const auto pitch = [&](int k) { return inner ? nest.stride[k][0] : 0; };
+    for (i64 row = first; row < last; ++row) {
+        char* const to = start[0] + row * pitch(0);
+        const char *a = start[1] + row * pitch(1), *b = two ? start[o] + row * pitch(o) : reinterpret_cast<const char*>(&same);
+        bool one_a = !nest.stride[1][inner], one_b = !two || !nest.stride[o][inner];
+        if (row + 1 < last) {
+            expect_next(item, 0, to, pitch(0), nest.inner * 4);
+            if (!one_a) expect_next(item, 1, a, pitch(1), nest.inner * 4);
+            if (!one_b) expect_next(item, size_t(o), b, pitch(o), nest.inner * 4);
+        }
+        if (operation.reverse) std::swap(a, b), std::swap(one_a, one_b);
+        combine(operation.step, width, top, to, a, b, one_a, one_b, nest.inner);
+    }
+}
+
 // A chain of operations on elements that are read as `types` and are numbers of the first source's; constants are those
 // of the operations, or `constant`.
 void words(const Item& item, char* const* start, i64 first, i64 last, Workspace& w, const int* types, const uint32_t* constant) {
@@ -165,6 +201,7 @@ void words(const Item& item, char* const* start, i64 first, i64 last, Workspace&
     const int type = types[1], size = size_of(int(item.operands[0].type));
     const uint32_t width = uint32_t(size_of(type)) * 8, top = is_signed(type) ? 0x80000000 : 0;
     const i64 step = item.nest.stride[0][item.nest.ndims - 1];
+    if (is_direct(item, types)) return direct(item, start, first, last, width, top, constant);
     blocks(item, start, first, last, [&](const Stretches& s) {
         const i64 n = i64(s.count) * s.length;
         const auto elements = [&](int o, char* buffer, bool& one) -> const char* {

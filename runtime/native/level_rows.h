@@ -24,6 +24,22 @@ void blocks(const Item& item, char* const* start, i64 first, i64 last, F f) {
         for (int o = 0; o < operands; ++o) only[0][o] = start[o];
         return f(Stretches{1, int(nest.inner), only});
     }
+    if (nest.ndims <= 2 && nest.inner >= LONG) {
+        char* only[1][MAX_OPERANDS];
+        for (i64 row = first; row < last; ++row) {
+            for (int o = 0; o < operands; ++o) {
+                const i64 pitch = nest.ndims == 2 ? nest.stride[o][0] : 0;
+                only[0][o] = start[o] + row * pitch;
+                if (row + 1 < last) expect_next(item, size_t(o), only[0][o], pitch, nest.stride[o][nest.ndims - 1] * nest.inner);
+            }
+            for (i64 done = 0; done < nest.inner; done += BLOCK) {
+                const i64 length = nest.inner - done < BLOCK ? nest.inner - done : BLOCK;
+                f(Stretches{1, int(length), only});
+                for (int o = 0; o < operands; ++o) only[0][o] += nest.stride[o][nest.ndims - 1] * length;
+            }
+        }
+        return;
+    }
     char* at[BLOCK / 2][MAX_OPERANDS];
     Rows rows(nest, operands, start, first);
     const i64 together = nest.inner >= LONG ? 1 : BLOCK / (nest.inner < 2 ? 2 : nest.inner);
@@ -34,12 +50,12 @@ void blocks(const Item& item, char* const* start, i64 first, i64 last, F f) {
         for (i64 k = 0; k < count; ++k, rows.next())
             for (int o = 0; o < operands; ++o) at[k][o] = rows.at[o];
         row += count;
-        for (i64 k = 0; expects && k < together && row + k < last; ++k, ahead.next()) expect_row(ahead, nest.inner);
+        for (i64 k = 0; expects && k < together && row + k < last; ++k, ahead.next()) expect_row(item, ahead, nest.inner);
         if (count > 1) {
             f(Stretches{int(count), int(nest.inner), at});
             continue;
         }
-        if (row < last) expect_row(rows, nest.inner);
+        if (row < last) expect_row(item, rows, nest.inner);
         for (i64 done = 0; done < nest.inner; done += BLOCK) {
             const i64 length = nest.inner - done < BLOCK ? nest.inner - done : BLOCK;
             f(Stretches{1, int(length), at});

@@ -5,6 +5,8 @@
 namespace {
 
 const i64 STRIP_BYTES = 1 << 17;  // of all operands of one item: a part of what a processor's own cache holds
+const i64 TILE_BYTES = 1 << 14;   // the same, where short-lived tiles are not in memory, and of these tiles
+const i64 LEAST_BYTES = 1 << 14;  // of the operands of one item, on average, so that finding them takes less time
 const i64 LONG_BYTES = 1 << 18;   // of all operands: from here on they do not stay in that cache from item to item
 const i64 LEAST_LANES = 4;        // of a strip
 const i64 LEAST_STRIPS = 8;       // that a thread takes at a time, where there are many
@@ -20,12 +22,20 @@ i64 lane_bytes(const Item& item) {
     return bytes;
 }
 
+// Where a short-lived tile is meanwhile: bytes before it and of it, of one partition.
+struct Slot {
+    i64 offset, bytes;
+    int until;              // the last of the items that need it
+};
+
 struct Strips {
     const Kernels* kernels;
     Item* const* items;
     char* const (*start)[MAX_OPERANDS];
     int count;
     i64 lanes;
+    Slot slots[MOST_IN_STRIPS];
+    int8_t slot[MOST_IN_STRIPS][MAX_OPERANDS];  // of an operand; -1: it is in memory
 };
 
 void run_item(const Kernels& kernels, const Item& item, char* const* start, i64 first, i64 last, Workspace& w) {
@@ -43,13 +53,57 @@ void run_item(const Kernels& kernels, const Item& item, char* const* start, i64 
 
 void call_strips(void* data, i64 first, i64 last, Workspace& workspace) {
     const Strips& job = *static_cast<Strips*>(data);
+    char* start[MAX_OPERANDS];
     for (i64 strip = first; strip < last; ++strip)
         for (int k = 0; k < job.count; ++k) {
-            const Lanes& lanes = job.items[k]->lanes;
-            i64 from = strip * job.lanes - lanes.first, to = from + job.lanes;
+            const Item& item = *job.items[k];
+            const Lanes& lanes = item.lanes;
+            const i64 before = strip * job.lanes - lanes.first;
+            i64 from = before, to = from + job.lanes;
             from = from < 0 ? 0 : from, to = to > lanes.count ? lanes.count : to;
-            if (from < to) run_item(*job.kernels, *job.items[k], job.start[k], from * lanes.units, to * lanes.units, workspace);
+            if (from >= to) continue;
+            for (size_t o = 0; o < item.operands.size(); ++o) {
+                start[o] = job.start[k][o];
+                if (job.slot[k][o] < 0) continue;
+                const Slot& slot = job.slots[job.slot[k][o]];
+                start[o] = workspace.tiles + slot.offset * job.lanes - before * slot.bytes + item.operands[o].within;
+            }
+            run_item(*job.kernels, item, start, from * lanes.units, to * lanes.units, workspace);
         }
+}
+
+// Finds room for the short-lived tiles of items; returns how many bytes all of them take, of a partition.
+i64 find_slots(Strips& job, const i64* numbers, i64 end) {
+    i64 all = 0;
+    int of[MOST_IN_STRIPS], made = 0;
+    for (int k = 0; k < job.count; ++k) {
+        const Item& item = *job.items[k];
+        of[k] = -1;
+        if (item.last_use >= 0 && item.last_use < end) {
+            const Operand& tile = item.operands[0];
+            Slot slot{0, (tile.below + tile.above + size_of(int(tile.type)) + 63) / 64 * 64, k};
+            for (bool moved = true; moved;) {  // behind those that are still needed
+                moved = false;
+                for (int s = 0; s < made; ++s) {
+                    const Slot& other = job.slots[s];
+                    if (other.until < k || other.offset >= slot.offset + slot.bytes || slot.offset >= other.offset + other.bytes)
+                        continue;
+                    slot.offset = other.offset + other.bytes, moved = true;
+                }
+            }
+            for (int j = k + 1; j < job.count && numbers[j] <= item.last_use; ++j) slot.until = j;
+            if (slot.offset + slot.bytes <= MOST_TILES) {
+                job.slots[made] = slot, of[k] = made++;
+                all = slot.offset + slot.bytes > all ? slot.offset + slot.bytes : all;
+            }
+        }
+        for (size_t o = 0; o < item.operands.size(); ++o) {
+            job.slot[k][o] = -1;
+            for (int j = k; j >= 0 && item.operands[o].maker >= 0; --j)
+                if (numbers[j] == item.operands[o].maker) job.slot[k][o] = int8_t(of[j]);
+        }
+    }
+    return all;
 }
 
 }  // namespace
@@ -90,16 +144,32 @@ void Outside::add(const Item& item, const Place* places) {
         if (item.operands[o].base >= 0 && places[o].base < 0) all[count] = places[o], written[count++] = is_written(item, o);
 }
 
-void run_in_strips(const Kernels& kernels, Item* const* items, char* const (*start)[MAX_OPERANDS], int count) {
-    i64 most = 1, end = 0;
+void run_in_strips(const Kernels& kernels, Item* const* items, const i64* numbers, char* const (*start)[MAX_OPERANDS], int count,
+                   i64 end) {
+    Strips job{&kernels, items, start, count, 0, {}, {}};
+    const i64 kept = find_slots(job, numbers, end);
+    i64 most = kept > 1 ? kept : 1, sum = 1, all = 0, pitch[MOST_IN_STRIPS][MAX_OPERANDS];
     for (int k = 0; k < count; ++k) {
         const i64 bytes = lane_bytes(*items[k]), last = items[k]->lanes.first + items[k]->lanes.count;
-        most = bytes > most ? bytes : most;
-        end = last > end ? last : end;
+        most = bytes > most ? bytes : most, sum += bytes;
+        all = last > all ? last : all;
+        for (size_t o = 0; o < items[k]->operands.size(); ++o) {
+            i64& apart = items[k]->nest.stride[o][0];
+            pitch[k][o] = apart;
+            if (job.slot[k][o] < 0) continue;
+            apart = job.slots[job.slot[k][o]].bytes;
+            items[k]->cached |= 1u << o;
+        }
     }
-    i64 lanes = STRIP_BYTES / most;
-    lanes = lanes < LEAST_LANES ? LEAST_LANES : lanes > end ? end : lanes;
-    Strips job{&kernels, items, start, count, lanes};
-    const i64 strips = (end + lanes - 1) / lanes;
+    const i64 enough = kept ? LEAST_BYTES * count / sum + 1 : LEAST_LANES;
+    i64 lanes = (kept ? TILE_BYTES : STRIP_BYTES) / most;
+    lanes = lanes < enough ? enough : lanes;
+    if (kept && lanes > MOST_TILES / kept) lanes = MOST_TILES / kept;
+    job.lanes = lanes = lanes > all ? all : lanes;
+    const i64 strips = (all + lanes - 1) / lanes;
     in_parallel(strips, strips / LEAST_STRIPS > 1 ? strips / LEAST_STRIPS : 1, call_strips, &job);
+    for (int k = 0; k < count; ++k) {
+        for (size_t o = 0; o < items[k]->operands.size(); ++o) items[k]->nest.stride[o][0] = pitch[k][o];
+        items[k]->cached = 0;
+    }
 }

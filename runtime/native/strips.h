@@ -25,4 +25,7 @@ private:
     int count = 0;
 };
 
-void run_in_strips(const Kernels& kernels, Item* const* items, char* const (*start)[MAX_OPERANDS], int count);
+// Carries out `count` items, which have these numbers, with operands at `start`; items before number `end` are carried out
+// afterwards, or need not be.
+void run_in_strips(const Kernels& kernels, Item* const* items, const i64* numbers, char* const (*start)[MAX_OPERANDS], int count,
+                   i64 end);
