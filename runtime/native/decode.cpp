@@ -60,6 +60,24 @@ void read_item(Reader& words, Item& item) {
     for (i64 n = words.next_count(MAX_OPERANDS); n > 0; --n) item.operands.push_back(read_operand(words));
 }
 
+// How many items the words are, at most.
+size_t count_items(Reader words) {
+    size_t count = 0;
+    const auto skip = [&](i64 each) {
+        const i64 n = words.next_count(words.end - words.at);
+        words.at += n * each < words.end - words.at ? n * each : words.end - words.at;
+    };
+    for (; words.at < words.end && !words.broken; ++count) {
+        for (int k = 0; k < 3; ++k) words.next();
+        skip(1), skip(4);
+        for (i64 n = words.next_count(MAX_OPERANDS); n > 0; --n) {
+            for (int k = 0; k < 5; ++k) words.next();
+            skip(2), skip(2);
+        }
+    }
+    return count;
+}
+
 // The dims [first, last) of some operands, which agree in their counts.
 Nest join(const std::vector<const Operand*>& operands, int first, int last) {
     Nest nest{};
@@ -248,6 +266,7 @@ Code* decode(const i64* words, i64 count, const Limits& limits) {
     std::unique_ptr<Code> code(new Code);
     Reader reader{words, words + count};
     std::vector<i64> open;
+    code->items.reserve(count_items(reader));
     while (reader.at < reader.end) {
         code->items.emplace_back();
         Item& item = code->items.back();
