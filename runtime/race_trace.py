@@ -11,6 +11,7 @@ a region is unrolled once, with counts from 0, and what holds for that iteration
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
@@ -112,16 +113,13 @@ class _Table:
 
         The rows of an instruction come one after the other, with the same object ``at``.
         """
-        self._rank = self._rank + 1 if at is self._last else 0
+        rank = self._rank = self._rank + 1 if at is self._last else 0
         self._last = at
-        if isinstance(at, int):
-            self._single.append((at, self._rank, tag, value))
-        else:
-            self._looped.append((at, self._rank, tag, value))
+        (self._single if type(at) is int else self._looped).append((at, rank, tag, value))
 
     def columns(self) -> tuple[Array, Array, Array]:
         """All rows by instruction; those of one instruction as they came."""
-        single = np.array(self._single, np.int64).reshape(-1, 4).T
+        single = np.fromiter(chain.from_iterable(self._single), np.int64, 4 * len(self._single)).reshape(-1, 4).T
         sizes = np.bincount(np.concatenate([single[0], *(at for at, _, _, _ in self._looped)]))
         starts = np.cumsum(sizes) - sizes
         tags, values = np.empty((2, int(sizes.sum())), np.int64)
@@ -287,12 +285,18 @@ class Unrolling:
                 threshold = threshold + coef * self._values[register]
             self._waits.add(at, _SLOT[wait.stream], threshold)
         reads, writes = operands(instr)
+        access, stream = self._access, instr.stream
         for ref in reads:
-            self._access(row, instr.stream, ref, at, 0)
+            access(row, stream, ref, at, 0)
         for ref in writes:
-            self._access(row, instr.stream, ref, at, 1)
+            access(row, stream, ref, at, 1)
 
     def _access(self, row: int, stream: Stream, ref: Ref, at: int | Array, write: int) -> None:
+        if not ref.coefs:
+            number, base = self._patterns.number(ref, ())
+            if number >= 0:
+                self._accesses.add(at, 2 * number + write, base + ref.offset)
+            return
         spread: Dims = ()
         offset: Any = ref.offset
         for register, stride in ref.coefs:

@@ -24,7 +24,7 @@ from neuronx_cc.ir.isa.program import DECIDER, Branch, Else, End, Instr, Loop, P
 from neuronx_cc.runtime.course import Course
 from neuronx_cc.runtime.memory import PARTITIONS, Memory, address_of
 from neuronx_cc.runtime.native import encode, library, patterns
-from neuronx_cc.runtime.native.literals import Literals
+from neuronx_cc.runtime.native.literals import LITERAL, Literals
 from neuronx_cc.runtime.values import REGISTERS, STREAMS, Executor, Scope, Step, register_place
 
 SLICE_NS = 50_000_000
@@ -32,6 +32,8 @@ SLICE_NS = 50_000_000
 
 EMPTY = patterns.Pattern([], [])
 """Of instructions whose operands have no elements."""
+UNKNOWN = patterns.Pattern([], [])
+"""Of those not seen yet."""
 
 
 class NotNative(Exception):
@@ -210,16 +212,13 @@ class NativeExecutor(Executor):
         if instr.op == "nop":
             return []
         self._owned[number] = owned
-
-        def place(register: int) -> int:
-            return register_place(register, instr.stream, owned)
-
         region = self._base_at
-        same = self._literals.rewritten(number, instr)
-        made = [self._pattern(each, False) for each in same] if same != [instr] else []
-        if made and None not in made:
-            pairs = [(each, found) for each, found in zip(same, made, strict=True) if found is not None]
-            return [word for each, found in pairs for word in patterns.item(found, each, number, region, place)]
+        if instr.op in LITERAL:
+            same = self._literals.rewritten(number, instr)
+            made = [self._pattern(each, False) for each in same] if same != [instr] else []
+            if made and None not in made:
+                pairs = [(each, found) for each, found in zip(same, made, strict=True) if found is not None]
+                return [word for each, found in pairs for word in patterns.item(found, each, number, region, owned)]
         moving = instr.op == "multiply_moving"
         turns = moving and _may_be_identity(instr)
         found = self._pattern(instr, turns and (number, instr.ins[0]) in self._constant)
@@ -230,25 +229,27 @@ class NativeExecutor(Executor):
             form = encode.Form(encode.REG_LOAD, (int(instr.imm[1]), int(instr.imm[2]), target))
             found = patterns.pattern(instr, form, self.memory.pitch)
         if found is not None:
-            return patterns.item(found, instr, number, region, place)
+            return patterns.item(found, instr, number, region, owned)
         if moving or instr.op == "load_stationary":
             raise NotNative(f"record {number}: {instr.op}")
         self._falls_back = True
         found = patterns.pattern(instr, encode.left_to_python(instr), self.memory.pitch)
-        return patterns.item(found, instr, number, region, place)
+        return patterns.item(found, instr, number, region, owned)
 
     def _pattern(self, instr: Instr, constant_tile: bool) -> patterns.Pattern | None:
         """How the core carries the instruction out, found once for all that differ in addresses alone; None if it does
         not, ``EMPTY`` where there is nothing to do."""
-        operands = tuple([(ref.space, ref.dtype, ref.dims, len(ref.coefs)) for ref in (*instr.outs, *instr.ins)])
+        operands = tuple([(ref.space, ref.dtype, ref.dims, len(ref.coefs)) for ref in instr.outs + instr.ins])
         # by their text, zeros of both signs are different constants
-        key = (instr.op, instr.alu, repr(instr.imm), instr.flags, constant_tile, len(instr.outs), operands)
-        if key not in self._patterns:
+        text = repr(instr.imm) if instr.imm else ""
+        key = (instr.op, instr.alu, text, instr.flags, constant_tile, len(instr.outs), operands)
+        found = self._patterns.get(key, UNKNOWN)
+        if found is UNKNOWN:
             empty = any(count == 0 for *_, dims, _ in operands for count, _ in dims)
             form = None if empty else encode.form(instr, constant_tile)
             made = None if form is None else patterns.pattern(instr, form, self.memory.pitch)
-            self._patterns[key] = EMPTY if empty else made
-        return self._patterns[key]
+            found = self._patterns[key] = EMPTY if empty else made
+        return found
 
     def _code(self, words: list[int]) -> Stretch:
         encoded = _as_words(words)

@@ -15,6 +15,7 @@ from neuronx_cc.ir.isa.table import TABLE
 MAX_BYTES = 1 << 25
 """Of all arrays; instructions beyond them are left to Python."""
 ALIGNMENT = 64
+LITERAL = frozenset(["iota", "affine_select"])
 
 
 class Literals:
@@ -27,7 +28,7 @@ class Literals:
         self._end = 0
         self._found: dict[int, Ref] = {}
         for number, record in enumerate(program.records):
-            if isinstance(record, Instr) and record.op in ("iota", "affine_select"):
+            if isinstance(record, Instr) and record.op in LITERAL:
                 self._found |= {number: ref} if (ref := self._of(record)) is not None else {}
         self.data = np.zeros(max(self._end, ALIGNMENT), np.uint8)
         for offset, array in zip(self._offsets.values(), self._arrays, strict=True):

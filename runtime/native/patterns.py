@@ -18,6 +18,7 @@ from neuronx_cc.runtime.native.encode import (
     TYPES,
     Form,
 )
+from neuronx_cc.runtime.values import register_place
 
 _INDEXED = frozenset([GATHER, GROUP_GATHER, GROUP_SCATTER, SCATTER])
 """Kinds whose last operand is a list of numbers."""
@@ -80,13 +81,13 @@ def _operand(ref: Ref, kind: int, pitch: dict[Space, int], tile: tuple[int, ...]
 
 
 def item(
-    made: Pattern, instr: Instr, number: int, region: Callable[[int], int | None], place: Callable[[int], int]
+    made: Pattern, instr: Instr, number: int, region: Callable[[int], int | None], owned: frozenset[int]
 ) -> list[int]:
-    """The words of one instruction; ``place`` tells where a register is, ``region`` the number of the base of a
-    bound region at an HBM offset."""
+    """The words of one instruction; ``region`` tells the number of the base of a bound region at an HBM offset,
+    ``owned`` are the registers of loops and regions around it."""
     words = made.words.copy()
     words[1] = number
-    refs = (*instr.outs, *instr.ins)
+    refs = instr.outs + instr.ins
     for index, at in made.spots:
         ref = refs[index]
         if ref.space is Space.HBM and (base := region(ref.offset)) is not None:
@@ -94,6 +95,6 @@ def item(
         words[at + 2] = ref.offset
         words[at + 3] = ref.partition
         for coef, (register, stride) in enumerate(ref.coefs):
-            words[at + 6 + 2 * coef] = place(register)
+            words[at + 6 + 2 * coef] = register_place(register, instr.stream, owned)
             words[at + 7 + 2 * coef] = stride
     return words
