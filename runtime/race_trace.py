@@ -115,7 +115,10 @@ class _Table:
         """
         rank = self._rank = self._rank + 1 if at is self._last else 0
         self._last = at
-        (self._single if type(at) is int else self._looped).append((at, rank, tag, value))
+        if isinstance(at, int):
+            self._single.append((at, rank, tag, value))
+        else:
+            self._looped.append((at, rank, tag, value))
 
     def columns(self) -> tuple[Array, Array, Array]:
         """All rows by instruction; those of one instruction as they came."""

@@ -239,7 +239,7 @@ class NativeExecutor(Executor):
     def _pattern(self, instr: Instr, constant_tile: bool) -> patterns.Pattern | None:
         """How the core carries the instruction out, found once for all that differ in addresses alone; None if it does
         not, ``EMPTY`` where there is nothing to do."""
-        operands = tuple([(ref.space, ref.dtype, ref.dims, len(ref.coefs)) for ref in instr.outs + instr.ins])
+        operands = tuple([(ref.space, ref.dtype, ref.dims, len(ref.coefs)) for ref in (*instr.outs, *instr.ins)])
         # by their text, zeros of both signs are different constants
         text = repr(instr.imm) if instr.imm else ""
         key = (instr.op, instr.alu, text, instr.flags, constant_tile, len(instr.outs), operands)

@@ -87,7 +87,7 @@ def item(
     ``owned`` are the registers of loops and regions around it."""
     words = made.words.copy()
     words[1] = number
-    refs = instr.outs + instr.ins
+    refs = (*instr.outs, *instr.ins)
     for index, at in made.spots:
         ref = refs[index]
         if ref.space is Space.HBM and (base := region(ref.offset)) is not None:
