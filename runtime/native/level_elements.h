@@ -7,10 +7,7 @@
 #include <cstring>
 
 #include "core.h"
-
-#if defined(__AVX2__)
-#include <immintrin.h>
-#endif
+#include "level_shuffles.h"
 
 #define EACH _Pragma("GCC ivdep") for (i64 i = 0; i < n; ++i)
 
@@ -122,28 +119,6 @@ inline float to_tf32(float x) {
     return (word & 0x7F800000) == 0x7F800000 ? x : float_of(rounded);
 }
 
-#if defined(__AVX2__)
-// Element i of row k becomes element k of row i; bits are moved only.
-inline void turn(__m256 (&r)[8]) {
-    __m256 t[8];
-    for (int i = 0; i < 8; i += 2) {
-        t[i] = _mm256_unpacklo_ps(r[i], r[i + 1]);
-        t[i + 1] = _mm256_unpackhi_ps(r[i], r[i + 1]);
-    }
-    __m256 u[8];
-    for (int i = 0; i < 8; i += 4) {
-        u[i] = _mm256_shuffle_ps(t[i], t[i + 2], 0x44);
-        u[i + 1] = _mm256_shuffle_ps(t[i], t[i + 2], 0xEE);
-        u[i + 2] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0x44);
-        u[i + 3] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0xEE);
-    }
-    for (int i = 0; i < 4; ++i) {
-        r[i] = _mm256_permute2f128_ps(u[i], u[i + 4], 0x20);
-        r[i + 4] = _mm256_permute2f128_ps(u[i], u[i + 4], 0x31);
-    }
-}
-#endif
-
 // Reads n elements, `stride` bytes apart, of any type but RAW8.
 template <class T, class F>
 inline void read_as(float* to, const char* from, i64 stride, int n, F convert) {
@@ -176,7 +151,9 @@ inline void read_halves(float* to, const char* from, int n) {
 
 inline void read(int type, float* to, const char* from, i64 stride, int n) {
     switch (type) {
-        case F32: return read_as<float>(to, from, stride, n, [](float x) { return x; });
+        case F32:
+            if (stride == 8) return read_pairs(reinterpret_cast<char*>(to), from, n);
+            return read_as<float>(to, from, stride, n, [](float x) { return x; });
         case BF16: return read_as<uint16_t>(to, from, stride, n, [](uint16_t x) { return float_of(uint32_t(x) << 16); });
         case F16: return read_as<uint16_t>(to, from, stride, n, half_to_float);
         case U8: case PRED: return read_as<uint8_t>(to, from, stride, n, [](uint8_t x) { return float(x); });
@@ -258,7 +235,9 @@ inline uint32_t to_u32(float x) {
 // Writes n elements, `stride` bytes apart, of any type but RAW8.
 inline void write(int type, char* to, i64 stride, const float* from, int n) {
     switch (type) {
-        case F32: return write_as<float>(to, stride, from, n, [](float x) { return x; });
+        case F32:
+            if (stride == 8) return write_pairs(to, reinterpret_cast<const char*>(from), n);
+            return write_as<float>(to, stride, from, n, [](float x) { return x; });
         case BF16: return write_as<uint16_t>(to, stride, from, n, float_to_bfloat);
         case F16: return write_as<uint16_t>(to, stride, from, n, float_to_half);
         case U8: return write_as<uint8_t>(to, stride, from, n, narrow<uint8_t>);

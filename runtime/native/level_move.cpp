@@ -108,7 +108,11 @@ void copy(const Nest& nest, int size, char* to, const char* from, i64 first, i64
         switch (size) {
             case 1: copy_row<uint8_t>(y, ts, x, fs, n); break;
             case 2: copy_row<uint16_t>(y, ts, x, fs, n); break;
-            case 4: copy_row<uint32_t>(y, ts, x, fs, n); break;
+            case 4:
+                if (ts == 4 && fs == 8) read_pairs(y, x, n);
+                else if (ts == 8 && fs == 4) write_pairs(y, x, n);
+                else copy_row<uint32_t>(y, ts, x, fs, n);
+                break;
             default: copy_row<uint64_t>(y, ts, x, fs, n); break;
         }
     }

@@ -564,6 +564,22 @@ def test_moves(rng, dtype):
 
 
 @built
+@pytest.mark.parametrize("count", [1, 15, 16, 17, 33, 160])
+def test_every_other_word(rng, count):
+    """As the parts of complex numbers lie; what is between them stays."""
+    bench = Bench()
+    parts, apart = bench.load(values(rng, "f32", (5, count)), "f32"), bench.load(values(rng, "f32", (5, 2 * count)), "f32")
+    every = replace(apart, dims=(apart.dims[0], (count, 8)))
+    rest = [bench.tile("f32", (5, count)) for _ in range(2)]
+    bench.emit(Instr("tensor_copy", V, (rest[0],), (every,)))
+    bench.emit(Instr("tensor_tensor", V, (rest[1],), (parts, every), ("max",)))
+    bench.emit(Instr("tensor_tensor", V, (every,), (parts, rest[1]), ("min",)))
+    other = replace(every, offset=every.offset + 4)
+    bench.emit(Instr("tensor_copy", V, (other,), (parts,)))
+    agree(bench, [*rest, apart])
+
+
+@built
 @pytest.mark.parametrize("shape", [(32, 32), (17, 32), (32, 9), (8, 8), (1, 32), (5, 3)])
 @pytest.mark.parametrize("dtype", ["f32", "s32", "bf16"])
 def test_squares_are_turned_bit_by_bit(rng, dtype, shape):
