@@ -64,18 +64,20 @@ def topk(i: Instr, state: State) -> Kernel:
     return run
 
 
-FEW = 64
+FEW, LEAST = 64, 4
 """Elements of a piece of a row: the k-th largest of the pieces' largest is no larger than the row's k-th."""
 
 
 def _few(rows: Array, wanted: int, is_float: bool) -> Array | None:
     """Places [rows, wanted] of the largest by way of the pieces' largest; None for short rows and for NaNs."""
     count = rows.shape[-1]
-    pieces = count // FEW
-    if pieces < 2 * wanted:
+    few = min(FEW, count // (4 * max(wanted, 1)))
+    if few < LEAST:
         return None
-    best = rows[:, : pieces * FEW].reshape(len(rows), pieces, FEW).max(-1)
-    if is_float and (np.isnan(best).any() or np.isnan(rows[:, pieces * FEW :]).any()):
+    pieces = count // few
+    # pieces' elements lie apart, so that neighbours are compared side by side
+    best = rows[:, : pieces * few].reshape(len(rows), few, pieces).max(1)
+    if is_float and (np.isnan(best).any() or np.isnan(rows[:, pieces * few :]).any()):
         return None
     least = np.partition(best, pieces - wanted, axis=-1)[:, pieces - wanted, None]
     row, place = np.nonzero(rows >= least)

@@ -79,11 +79,12 @@ def test_sort_is_stable(rng, across, keys):
 
 
 @pytest.mark.parametrize("dtype", ["f32", "s32"])
-@pytest.mark.parametrize(("size", "wanted"), [(1, 1), (9, 9), (40, 3), (600, 4)])
-def test_topk_takes_the_first_of_equal_ones(rng, size, wanted, dtype):
+@pytest.mark.parametrize("special", [np.nan, 0.0])
+@pytest.mark.parametrize(("size", "wanted"), [(1, 1), (9, 9), (40, 3), (64, 4), (130, 7), (600, 4), (1000, 40)])
+def test_topk_takes_the_first_of_equal_ones(rng, size, wanted, special, dtype):
     x = rng.integers(-20, 20, (5, 2, size)).astype(NUMPY_DTYPE[dtype])
     if dtype == "f32":
-        x[0, 0, :1], x[1, 1, -1:], x[2, 0, size // 2], x[x == 19] = np.nan, -np.inf, np.inf, -0.0
+        x[0, 0, :1], x[1, 1, -1:], x[2, 0, size // 2], x[x == 19] = special, -np.inf, np.inf, -0.0
     bench = Bench()
     source = bench.load(x, dtype)
     values, places = bench.tile(dtype, (5, 2, wanted)), bench.tile("s32", (5, 2, wanted))

@@ -568,7 +568,10 @@ def test_moves(rng, dtype):
 def test_every_other_word(rng, count):
     """As the parts of complex numbers lie; what is between them stays."""
     bench = Bench()
-    parts, apart = bench.load(values(rng, "f32", (5, count)), "f32"), bench.load(values(rng, "f32", (5, 2 * count)), "f32")
+    parts, apart = (
+        bench.load(values(rng, "f32", (5, count)), "f32"),
+        bench.load(values(rng, "f32", (5, 2 * count)), "f32"),
+    )
     every = replace(apart, dims=(apart.dims[0], (count, 8)))
     rest = [bench.tile("f32", (5, count)) for _ in range(2)]
     bench.emit(Instr("tensor_copy", V, (rest[0],), (every,)))
