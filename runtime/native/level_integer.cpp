@@ -75,6 +75,31 @@ inline uint32_t zeros_in_front(uint32_t x) {
     return ones(~x);
 }
 
+// The ones, or the zeros in front, of the words' bits in `mask`, less `rest`.
+void count_bits(char* to, const char* from, bool in_front, uint32_t mask, uint32_t rest, i64 n) {
+    i64 i = 0;
+#if defined(__AVX512BW__) && defined(__AVX512CD__)
+    const __m512i of = _mm512_set1_epi32(int(mask)), four = _mm512_set1_epi8(15), one = _mm512_set1_epi8(1);
+    const __m512i counts = _mm512_broadcast_i32x4(_mm_setr_epi8(0, 1, 1, 2, 1, 2, 2, 3, 1, 2, 2, 3, 2, 3, 3, 4));
+    for (; i + 16 <= n; i += 16) {
+        const __m512i x = _mm512_and_si512(_mm512_loadu_si512(from + i * 4), of);
+        __m512i found;
+        if (in_front) {
+            found = _mm512_sub_epi32(_mm512_lzcnt_epi32(x), _mm512_set1_epi32(int(rest)));
+        } else {
+            const __m512i low = _mm512_shuffle_epi8(counts, _mm512_and_si512(x, four));
+            const __m512i high = _mm512_shuffle_epi8(counts, _mm512_and_si512(_mm512_srli_epi32(x, 4), four));
+            found = _mm512_madd_epi16(_mm512_maddubs_epi16(_mm512_add_epi8(low, high), one), _mm512_set1_epi16(1));
+        }
+        _mm512_storeu_si512(to + i * 4, found);
+    }
+#endif
+    for (; i < n; ++i) {
+        const uint32_t x = get<uint32_t>(from + i * 4) & mask;
+        put(to + i * 4, in_front ? zeros_in_front(x) - rest : ones(x));
+    }
+}
+
 // x / y towards zero: FP64 is exact enough, since a quotient that is no integer is farther than 2^-32 of itself from one.
 inline uint32_t quotient(uint32_t x, uint32_t y, uint32_t top) {
     const double magic = 0x1p52;
@@ -146,8 +171,13 @@ void combine(Step step, uint32_t width, uint32_t top, char* to, const char* a, c
         OP(ROTATE_LEFT, (y < width ? x << (y & 31) : 0) | (x & mask) >> ((0 - y) & (width - 1)))
         OP(ABS, x & top ? 0 - x : x)
         OP(SIGN, x & top ? ~0u : x != 0)
-        OP(POPCOUNT, ones(x & mask))
-        OP(LEADING_ZEROS, zeros_in_front(x & mask) - rest)
+        case POPCOUNT: case LEADING_ZEROS: {
+            if (!one_a) return count_bits(to, a, step == LEADING_ZEROS, mask, rest, n);
+            uint32_t found;
+            count_bits(reinterpret_cast<char*>(&found), a, step == LEADING_ZEROS, mask, rest, 1);
+            EACH put<uint32_t>(to + i * 4, found);
+            return;
+        }
         case MULTIPLY_HIGH: {
             const auto high = [=](uint32_t x, uint32_t y) {
                 return uint32_t(uint64_t(x) * y >> 32) - (x & top ? y : 0) - (y & top ? x : 0);
