@@ -332,3 +332,17 @@ def test_no_room_for_what_processes_read_is_said(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("neuronx_cc.driver.tuning.bench.write_arrays", full)
     with pytest.raises(NeuronError, match="No space left on device - set TMPDIR"):
         neuronx_cc.tune(jax.jit(planted), arrays(), 5e-3, types=("bf16",), workers=2)
+
+
+@pytest.mark.parametrize("rounds", [2, 40])
+def test_loops_whose_length_values_decide_are_told_by_their_time_in_fp32(rounds: int) -> None:
+    """The clock, which knows no values, takes another number of iterations: nothing told so beats what is measured."""
+    random = np.random.default_rng(0)
+    inputs = [random.standard_normal(dims, np.float32) / 16 for dims in ((128, 256), (256, 256))]
+
+    def looped(x, w, n):
+        return jax.lax.while_loop(lambda s: s[1] < n, lambda s: (jnp.tanh(s[0] @ w), s[1] + 1), (x, 0))
+
+    found = neuronx_cc.tune(jax.jit(looped), [*inputs, np.int32(rounds)], 1e-2)
+    assert found.trials == 2
+    assert found.chosen.microseconds < 0.95 * found.fp32_us
