@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from neuronx_cc.driver import accuracy
-from neuronx_cc.driver.check import Progress, difference
+from neuronx_cc.driver.check import SPREADING, Progress, difference
 from neuronx_cc.driver.pairs import Overflow
 from neuronx_cc.driver.policy_file import kept
 from neuronx_cc.driver.recompile import Model
@@ -117,9 +117,11 @@ class Comparison:
 
     def __str__(self) -> str:
         lines = [f"accuracy: outputs differ from FP32 semantics by {self.error:.1e}"]
+        lines[0] += f", {self.predicted:.1e} of it by casts" if self.rows else "; nothing is cast"
+        if self.error == math.inf > self.predicted:
+            lines.append(f"other numbers are not finite: {SPREADING}")
         if not self.rows:
-            return f"{lines[0]}; nothing is cast\n"
-        lines[0] += f", {self.predicted:.1e} of it by casts"
+            return "\n".join(lines) + "\n"
         for far in self.overflows[:3]:
             said = f"numbers up to {far.largest:.1e} become infinities, {far.type} has {far.limit:g} at most"
             lines.append(f"{_place(far)} overflows: {said}")

@@ -269,3 +269,15 @@ def test_inputs_are_the_arguments_of_the_function() -> None:
     assert 1e-4 < found.error < 1e-2
     assert neuronx_cc.compare(jax.jit(model).lower(*given), [w, x], auto_cast="matmult").error == found.error
     assert neuronx_cc.tune(jax.jit(model), given, 1e-2).to_json()["error"] <= 1e-2
+
+
+def test_infinities_that_spread_are_said() -> None:
+    """TensorE transposes 16-bit operands by products: FP32 semantics have numbers where the program has none."""
+    x, w = arrays(64, 2)
+    x[3, 5] = np.inf
+    found = neuronx_cc.compare(jax.jit(lambda x, w: x @ w), [x, w], auto_cast="matmult")
+    assert (found.error, found.predicted < 1e-2) == (np.inf, True)
+    assert "--no-fast-relayout" in str(found)
+    exact = neuronx_cc.compare(jax.jit(lambda x, w: x @ w), [x, w], auto_cast="matmult", fast_relayout=False)
+    assert exact.error < 1e-2
+    assert "--no-fast-relayout" not in str(exact)
