@@ -29,6 +29,11 @@ from neuronx_cc.passes.analysis.stored import FILLED
 
 FILLED_IN_LOOPS = 8
 """As ``FILLED`` in loops and branches, where nothing overlaps that way."""
+FEW = 24
+"""Most rows that stream past a constant in 8 bits that is loaded as it lies."""
+MANY_CHUNKS = 7
+"""Least terms of their sums, in all partitions: with fewer, constants that are laid out are faster, which estimates do
+not tell (``benchmarks/eight_bit_products.py``)."""
 SMALL_RESULT = 64
 """A result of so many elements a partition stays on chip in any case."""
 
@@ -55,7 +60,11 @@ def bind(context: Context, contraction: Contraction) -> tuple[Bound, Bound]:
     )
     if k_lhs is not None and k_rhs is not None and k_lhs != k_rhs:
         lhs = Bound(lhs.value, context.hbm(lhs.value).transpose(contraction.order(0)), defined=lhs.defined)
-    return lhs, rhs
+    bound = [lhs, rhs]
+    for index in (0, 1):
+        if _as_it_lies(context, contraction, bound, index):
+            bound[index] = _in_hbm(context, bound[index])
+    return bound[0], bound[1]
 
 
 def _bind(context: Context, contraction: Contraction, index: int) -> Bound:
@@ -79,6 +88,34 @@ def _bind(context: Context, contraction: Contraction, index: int) -> Bound:
         ):
             return Bound(value, view)
     return Bound(value, context.hbm(value).transpose(order), defined=_trusted(context, value))
+
+
+def _as_it_lies(context: Context, contraction: Contraction, bound: list[Bound], index: int) -> bool:
+    """Whether a constant in 8 bits that few rows pass by takes less time loaded as it lies, with terms in any order.
+
+    So it may be where the rows are FP32, of several parts, or codes are decoded, and runs of memory are of one term.
+    """
+    each, other = bound[index], hlo.shape_of(contraction.op.operands[1 - index])
+    view, (_, rows, terms) = each.view, map(prod, contraction.sizes(1 - index))
+    if (
+        each.home is not Home.CONSTANT
+        or itemsize(view.dtype) > 1
+        or rows > FEW
+        or terms < MANY_CHUNKS * context.sizes.rows
+    ):
+        return False
+    near = [atom.stride for atoms in contraction.classes(view, index)[1].dims for atom in atoms][-1:]
+    if near != [1] or (other.dtype != "f32" and view.dtype not in DECODED):
+        return False
+    lying = replace(each, data=None, view=replace(view, alloc=Alloc(Space.HBM, 0, view.start.const + prod(view.shape))))
+    lying = replace(lying, defined=each.is_defined)
+    shape, times = hlo.shape_of(contraction.op.result), []
+    out = linear(Alloc(Space.HBM, 0, shape.nbytes), 0, shape.dtype, shape.dims)
+    for way in (each, lying):
+        ways = (way, bound[1]) if index == 0 else (bound[0], way)
+        found = problems_of(context, replace(contraction, chain=None), ways, out, ())
+        times.append(context.planner.time(context.planner.easiest(found)) if found else inf)
+    return times[1] < times[0]
 
 
 def _trusted(context: Context, value: hlo.SSAValue) -> bool:
@@ -254,4 +291,5 @@ def _in_hbm(context: Context, bound: Bound) -> Bound:
         return bound
     home = context.homes_of_constant(bound.value)
     view = bound.view
-    return Bound(bound.value, View(home.alloc, view.dtype, view.start + home.start, view.dims))
+    lying = View(home.alloc, view.dtype, view.start + home.start, view.dims)
+    return Bound(bound.value, lying, defined=bound.is_defined)
