@@ -255,8 +255,17 @@ def _overlapped(problem: Problem, schedule: Schedule, work: Work, wait: float, p
     """
     engines = max(work.tensor, work.vector, work.scalar, work.psum_port, work.sbuf_port)
     others = sorted((work.tensor, work.vector, work.scalar, work.dma))[-2]
-    bound = max(engines + wait, work.dma + work.tensor / pairs)
+    ends = _shown(problem, schedule, timing)
+    bound = max(engines + wait + ends, work.dma + work.tensor / pairs)
     return bound + UNHIDDEN * others + _ends(problem, schedule, timing)
+
+
+def _shown(problem: Problem, schedule: Schedule, timing: Timing) -> float:
+    """Transfers of the first tiles that the epilogue reads, which come after the operands, and of the last stored."""
+    rows = min(max(1, prod(problem.m)), schedule.beside * timing.sizes.columns)
+    part = rows * min(schedule.columns, problem.width(problem.n_tiled)) / (max(1, prod(problem.m)) * prod(problem.n))
+    stored = results(problem, schedule, timing).dma if schedule.leaves is Leaves.TILES else 0.0
+    return min(1.0, part) * (_combined(problem, schedule, timing).dma + stored)
 
 
 def _turnaround(problem: Problem, timing: Timing) -> float:

@@ -188,6 +188,8 @@ class _Option:
     """Arrays that the ops read."""
     moved: Work
     """The result, to or from HBM."""
+    tiles: float
+    """Of a map of the result."""
 
 
 def _best(context: Context, contraction: Contraction, grown: Sequence[Grown]) -> Grown:
@@ -209,11 +211,17 @@ def _best(context: Context, contraction: Contraction, grown: Sequence[Grown]) ->
             return kernel
         rest = [option.moved, after, _less(last.read, option.read)]
         rest += [last.moved] * (bool(after.bound) + (option is not last and (kept or not after.bound)))
-        near = total([*rest, _less(last.apart, option.apart)]).bound
-        far = total([*rest, _less(last.across, option.across), crossing]).bound + 2 * timing.transfer_latency
+        near = _time(total([*rest, _less(last.apart, option.apart)]), last.tiles)
+        far = _time(total([*rest, _less(last.across, option.across), crossing]), last.tiles) + 2 * timing.transfer_latency
         return kernel + min(near, far) + timing.transfer_latency
 
     return min((option for option in options if option.fits), key=lambda each: (time(each), -len(each.ops))).ops
+
+
+def _time(work: Work, tiles: float) -> float:
+    """Nanoseconds of a map of so many tiles: engines and transfers wait for the first one, and for the last."""
+    stages = work.vector + work.scalar + work.gpsimd + work.dma
+    return work.bound + (stages - work.bound) / max(1.0, tiles)
 
 
 def _less(whole: Work, part: Work) -> Work:
@@ -246,8 +254,10 @@ def _found(
     long, every = (
         max(wide, min(LONG * sizes.bank_columns, shape.size // count)) for count in (partitions, sizes.partitions)
     )
+    count = shape.size / (partitions * long)
     if chain is None:
-        return _Option(ops, True, leave(wide, shape.dtype, timing).times(tiles), NOTHING, NOTHING, NOTHING, moved)
+        inside = leave(wide, shape.dtype, timing).times(tiles)
+        return _Option(ops, True, inside, NOTHING, NOTHING, NOTHING, moved, count)
     read, repeats = NOTHING, []
     for array, view in zip(chain.arrays, views, strict=True):
         dims = () if view is None else view.dims
@@ -259,9 +269,9 @@ def _found(
     epilogue = chain.epilogue(repeats, dtypes, shape.dtype, 1.0)
     room = BUFFERS * ROOM * sizes.bank_bytes * (epilogue.tiles + len(repeats) - sum(repeats))
     inside = epilogue.work(wide, timing).times(tiles)
-    apart = epilogue.work(long, timing).times(shape.size / (partitions * long))
+    apart = epilogue.work(long, timing).times(count)
     across = epilogue.work(every, timing).times(shape.size / (sizes.partitions * every))
-    return _Option(ops, room <= sizes.sbuf_bytes, inside, apart, across, read, moved)
+    return _Option(ops, room <= sizes.sbuf_bytes, inside, apart, across, read, moved, count)
 
 
 def _in_shape(user: hlo.Operation, op: hlo.HloOp) -> bool:

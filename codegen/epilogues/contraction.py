@@ -44,13 +44,17 @@ class Contraction:
         return _of_dot(op) if isinstance(op, hlo.DotOp) else _of_convolution(op)
 
     def wide(self, timing: Timing) -> int:
-        """Columns of a tile of sums."""
-        return min(self.columns, timing.sizes.bank_columns)
+        """Columns of a tile of sums: of one tile of rows, or of as many as one bank holds."""
+        bank = timing.sizes.bank_columns
+        return min(self.columns * min(self._row_tiles(timing), max(1, bank // self.columns)), bank)
 
     def tiles(self, timing: Timing) -> float:
         """Tiles of sums."""
-        rows = -(-self.rows // timing.sizes.columns)
-        return self.op.shape.size / (self.rows * self.columns) * rows * self.columns / self.wide(timing)
+        return self._row_tiles(timing) * self.columns / self.wide(timing)
+
+    def _row_tiles(self, timing: Timing) -> int:
+        """Those of all matrices of a batch."""
+        return self.op.shape.size // (self.rows * self.columns) * -(-self.rows // timing.sizes.columns)
 
     def partitions(self, timing: Timing) -> int:
         """Those that the result fills where it stays on chip; 0 if it never does."""
@@ -61,8 +65,9 @@ class Contraction:
     def work(self, timing: Timing) -> Work:
         """The products and their operands."""
         sizes, flags = timing.sizes, rounding_of(self.op)
-        product = timing.product(min(self.rows, sizes.columns), self.wide(timing), self.dtype, flags=flags)
-        work = product.times(self.tiles(timing) * max(1, -(-self.terms // sizes.rows)))
+        moved = min(self.columns, sizes.bank_columns)
+        product = timing.product(min(self.rows, sizes.columns), moved, self.dtype, flags=flags)
+        work = product.times(self._row_tiles(timing) * self.columns / moved * max(1, -(-self.terms // sizes.rows)))
         for operand in self.op.sources:
             nbytes = max(1, hlo.shape_of(operand).size * itemsize(self.dtype))
             work += timing.transfer(nbytes, timing.long_run)
