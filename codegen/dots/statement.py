@@ -415,22 +415,25 @@ def _for_long_runs(
         long = timing.found_run if each.listed is not None else timing.long_run
         if 0 < (run := _run_of_term(each.view, k.atoms[at], free[at])) == k.atoms[at][dim].stride < long:
             runs.append((run, -(-long // run)))
-    if not runs or _takes_longer_apart(timing, k.sizes, free, bound, min(run for run, _ in runs)):
+    if not runs or _takes_longer_apart(timing, k, dim, free, bound, min(run for run, _ in runs)):
         return 1
     return max(count for _, count in runs)
 
 
 def _takes_longer_apart(
-    timing: Timing, k: tuple[int, ...], free: Sequence[tuple[Atom, ...]], bound: Sequence[Bound], run: int
+    timing: Timing, k: _Class, dim: int, free: Sequence[tuple[Atom, ...]], bound: Sequence[Bound], run: int
 ) -> bool:
     """Whether Vector, which takes apart FP32 that is transposed, loses more by strided terms than long runs gain."""
+    terms = prod(k.sizes)
     apart = [
-        prod(k) * prod(atom.size for atom in rows) // timing.sizes.rows
-        for each, rows in zip(bound, free, strict=True)
-        if each.view.dtype == "f32"
+        terms * prod(atom.size for atom in rows) // timing.sizes.rows
+        for atoms, each, rows in zip(k.atoms, bound, free, strict=True)
+        if each.view.dtype == "f32" and atoms[dim].stride == itemsize("f32")
     ]
-    longest = timing.engine("tensor_copy", Stream.VECTOR, max(apart, default=0) or 1).bound
-    short, long = (timing.transfer(prod(k) * run, each).dma for each in (run, timing.long_run))
+    if not apart:
+        return False
+    longest = timing.engine("tensor_copy", Stream.VECTOR, max(1, *apart)).bound
+    short, long = (timing.transfer(terms * run, each).dma for each in (run, timing.long_run))
     return HIDDEN * longest > short - long
 
 

@@ -32,6 +32,7 @@ from neuronx_cc.ir.isa.program import Space, Stream
 from neuronx_cc.ir.isa.timing import Timing
 from neuronx_cc.ir.types import itemsize
 from neuronx_cc.passes.analysis import stored
+from neuronx_cc.passes.analysis.contracted import contracted_by
 
 COPIED = 3
 """How often a copy moves an array, besides the one time that it is loaded or stored without."""
@@ -158,9 +159,31 @@ def choose_partitions(
         return whole_rows(context.timing, kernel.shape, axes)
     partitions = fill_partitions(kernel.shape, axes, not kernel.reduced)
     worth = 1 if stores and not kernel.reduced else WORTH_STAYING
-    if is_short(context.timing, kernel.shape, partitions, worth):
+    short = is_short(context.timing, kernel.shape, partitions, worth)
+    if short or 4 < _shortest_term(kernel, partitions.axis) < context.timing.long_run:
         return streaming_partitions(context.timing, kernel.shape, rows)
     return partitions
+
+
+def _shortest_term(kernel: Kernel, axis: int) -> int:
+    """Bytes of a term in that operand of contractions over ``axis``, which are all that reads the large results, of
+    which it has least: terms lie as those of the result, so that short ones are to be neighbours. 0 if others read it.
+    """
+    found, size = [], prod(kernel.shape)
+    made = [op.results[0] for op in kernel.ops if hlo.shape_of(op.results[0]).size == size]
+    for use in (use for value in made for use in value.uses if use.operation not in kernel.ops):
+        op = use.operation
+        if not isinstance(op, hlo.DotOp):
+            return 0
+        for index in (use.index, 1 - use.index):
+            shape, summed = hlo.shape_of(op.sources[index]), contracted_by(op, index)
+            if index == use.index and axis not in [kernel.axis_of(shape.dims, each) for each in summed]:
+                return 0
+            if shape.rank - 1 not in summed:  # else it is transposed, whatever lies where
+                batch = (op.dims.data.lhs_batch, op.dims.data.rhs_batch)[index]
+                free = (size for at, size in enumerate(shape.dims) if at not in (*summed, *batch))
+                found.append(prod(free) * itemsize(shape.dtype))
+    return min(found, default=0)
 
 
 def counted_axes(plan: MapPlan) -> set[int]:
