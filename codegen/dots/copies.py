@@ -1,7 +1,8 @@
 """Copies of operands that do not nest with the other arrays of a contraction, or lie so that products take long.
 
-A copy is dense in HBM, its dims in their order or as the contraction wants them, or on chip on the same partitions,
-with rows one after the other: those of windows, which are tiles of a few rows as they lie, are full tiles then.
+A copy is dense in HBM, its dims in their order or as the contraction wants them, or on chip. What lies there already
+stays on the same partitions, with rows one after the other: those of windows, which are tiles of a few rows as they lie,
+are full tiles then. What lies in HBM with a batch inside of its rows, as heads do, comes whole, in long runs.
 """
 
 from __future__ import annotations
@@ -15,13 +16,15 @@ import numpy as np
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.dots.contraction import Bound, Contraction
 from neuronx_cc.codegen.dots.estimate import bound as bound_of
-from neuronx_cc.codegen.dots.problem import Home, Problem
-from neuronx_cc.codegen.dots.statement import problems_of
+from neuronx_cc.codegen.dots.problem import Home, Problem, divisor
+from neuronx_cc.codegen.dots.statement import LEAST_FILLED, problems_of
 from neuronx_cc.codegen.emission.accesses import Alloc
 from neuronx_cc.codegen.emission.builder import emit_over
 from neuronx_cc.codegen.emission.views import Affine, Atom, View, coalesce, linear, outermost, stride_of, unplaced
 from neuronx_cc.codegen.formation.graph import base
 from neuronx_cc.codegen.indexing.gather_kernel import bring_together
+from neuronx_cc.codegen.maps.plan import partitions_of, resident_view
+from neuronx_cc.codegen.maps.spread import Partitions
 from neuronx_cc.codegen.movement.relayout_plan import LEAST_ELEMENTS, is_long
 from neuronx_cc.codegen.movement.transfer import blocks_of, nanoseconds, transfer
 from neuronx_cc.ir import hlo
@@ -68,10 +71,10 @@ def copies_of(
             *(((index, Home.HBM),) for index in (*near, *ragged)),
             *(copies for copies in ways if apart.issuperset(dict(copies))),
         )
-        others = _in_other_orders(contraction, bound, out) if slow else ()
+        others = (*_whole(context, contraction, bound), *_in_other_orders(contraction, bound, out)) if slow else ()
 
     def pose(copies: Copies) -> bool:
-        views = {index: _copied_view(contraction, index, bound[index], lies) for index, lies in copies}
+        views = {index: _copied_view(context, contraction, index, bound, lies) for index, lies in copies}
         taken = sum(view.alloc.hi for view in views.values() if view.in_sbuf)
         wanted = [replace(each, view=views.get(index, each.view)) for index, each in enumerate(bound)]
         problems = problems_of(context, contraction, wanted, out, adds)
@@ -87,7 +90,7 @@ def copies_of(
     assert found, "dense arrays nest"
 
     def nanoseconds_of(copies: Copies) -> float:
-        made = sum(_copied_ns(context, contraction, index, bound[index], home) for index, home in copies)
+        made = sum(_copied_ns(context, contraction, index, bound, home) for index, home in copies)
         return made + context.planner.time(context.planner.easiest(found[copies]))
 
     times = {copies: nanoseconds_of(copies) for copies in found}
@@ -101,6 +104,50 @@ def _posed(contraction: Contraction, bound: Sequence[Bound], out: View, plain: S
     views = [out, *(each.view for each in bound)]
     lies = tuple((view.in_sbuf, view.dtype, view.start.terms, view.dims) for view in views)
     return tuple(plain), *(tuple(contraction.order(index)) for index in (0, 1)), lies
+
+
+def _whole(context: Context, contraction: Contraction, bound: Sequence[Bound]) -> Iterator[Copies]:
+    """Each operand in HBM that may come whole, and both."""
+    views = {index: _rows_on_chip(contraction, index, bound, context.sizes.partitions) for index in (0, 1)}
+    found = {index: view.alloc.hi for index, view in views.items() if view is not None}
+    ways = [*({index} for index in found), set(found)]
+    for way in ways:
+        if way and context.residents.may_stay(max(found[index] for index in way), sum(found[index] for index in way)):
+            yield tuple((index, Home.CHIP) for index in sorted(way))
+
+
+def _rows_on_chip(contraction: Contraction, index: int, bound: Sequence[Bound], most: int) -> View | None:
+    """How an operand in HBM with a batch inside of its rows or terms lies where it has come whole: the outermost dim of
+    these on the partitions, ``most`` of them, as the other operand has it if it is contracted, else neighbours on each.
+    None of others.
+    """
+    view, other = bound[index].view, bound[1 - index].view
+    if bound[index].home is not Home.HBM or bound[index].listed is not None or view.start.terms:
+        return None
+    batch, free = len(contraction.sizes(0)[0]), contraction.free(index)
+    order = in_memory(view)
+    sizes = [view.shape[dim] for dim in order]
+    dense = unplaced(view.dtype, sizes).transpose([order.index(dim) for dim in range(len(order))])
+    axis = next((at for at, dim in enumerate(order) if dim >= batch), len(order))
+    if not any(dim < batch and view.shape[dim] > 1 for dim in order[axis:]) or dense.dims != view.dims:
+        return None
+    size = divisor(sizes[axis], most)
+    partitions = Partitions(axis, size, sizes[axis] // size)
+    if order[axis] >= batch + free and other.in_sbuf:
+        beside = partitions_of(contraction.classes(other, 1 - index)[2])
+        if beside is not None and beside.axis != order[axis] - batch - free:
+            return None
+        partitions = partitions if beside is None else replace(beside, axis=axis)
+    if partitions.size * LEAST_FILLED < most:
+        return None
+    nbytes = prod(sizes) // partitions.size * itemsize(view.dtype)
+    lies = resident_view(Alloc(Space.SBUF, 0, nbytes), view.dtype, sizes, partitions)
+    return lies.transpose([order.index(dim) for dim in range(len(order))])
+
+
+def in_memory(view: View) -> list[int]:
+    """The dims of a view, the outermost in memory first."""
+    return sorted(range(len(view.dims)), key=lambda dim: -stride_of(view.dims[dim]))
 
 
 def _in_other_orders(contraction: Contraction, bound: Sequence[Bound], out: View) -> Iterator[Copies]:
@@ -156,11 +203,11 @@ def _lies_apart(context: Context, contraction: Contraction, index: int, bound: B
     return not any(is_long(context.timing, run) for run in runs)
 
 
-def copied(context: Context, contraction: Contraction, index: int, bound: Bound, home: Lies | None) -> Bound:
+def copied(context: Context, contraction: Contraction, index: int, both: Sequence[Bound], home: Lies | None) -> Bound:
     """Operand ``index`` as a copy there, if anywhere; as it lies where SBUF has no room for one."""
     if home is None:
-        return bound
-    bound = _brought_together(context, contraction, index, bound)
+        return both[index]
+    bound = _brought_together(context, contraction, index, both[index])
     if home is Home.HBM:
         return dense_of(context, contraction, index, bound)
     if not isinstance(home, Home):
@@ -170,21 +217,30 @@ def copied(context: Context, contraction: Contraction, index: int, bound: Bound,
         assert made, "it has a time"
         context.homes.setdefault(bound.value, []).append(kept)
         return replace(bound, view=kept.transpose(order))
-    view = _copied_view(contraction, index, bound, home)
+    view = _copied_view(context, contraction, index, both, home)
     alloc = context.new_resident(bound.value, view.alloc.hi)
     if alloc is None:
         return bound
     view = replace(view, alloc=alloc, start=view.start + alloc.lo)
-    blocks = blocks_of([view, bound.view], view.shape)
-    assert blocks is not None, "dims of one are parts of the other's"
-    emit_over(context.builder, "tensor_copy", Stream.VECTOR, blocks[:1], blocks[1:])
+    if bound.home is Home.HBM:
+        order = in_memory(bound.view)
+        transfer(context.builder, view.transpose(order), bound.view.transpose(order), bound.stream, force=True)
+    else:
+        blocks = blocks_of([view, bound.view], view.shape)
+        assert blocks is not None, "dims of one are parts of the other's"
+        emit_over(context.builder, "tensor_copy", Stream.VECTOR, blocks[:1], blocks[1:])
     order = contraction.order(index)
     context.homes.setdefault(bound.value, []).append(view.transpose([order.index(axis) for axis in range(len(order))]))
     return replace(bound, view=view)
 
 
-def _copied_view(contraction: Contraction, index: int, bound: Bound, home: Lies) -> View:
-    """How a copy would lie; on chip on the same partitions, its rows one after the other."""
+def _copied_view(context: Context, contraction: Contraction, index: int, both: Sequence[Bound], home: Lies) -> View:
+    """How a copy would lie; of what lies on chip on the same partitions, its rows one after the other."""
+    bound = both[index]
+    if home is Home.CHIP and bound.home is Home.HBM:
+        whole = _rows_on_chip(contraction, index, both, context.sizes.partitions)
+        assert whole is not None, "it may come whole"
+        return whole
     if home is Home.HBM:
         return _dense_view(contraction, index, bound)
     if not isinstance(home, Home):
@@ -212,9 +268,11 @@ def _copied_view(contraction: Contraction, index: int, bound: Bound, home: Lies)
     return View(Alloc(Space.SBUF, 0, stride), view.dtype, Affine(), tuple(dims))
 
 
-def _copied_ns(context: Context, contraction: Contraction, index: int, bound: Bound, home: Lies) -> float:
+def _copied_ns(context: Context, contraction: Contraction, index: int, both: Sequence[Bound], home: Lies) -> float:
     """Nanoseconds of a copy of an operand."""
-    timing = context.timing
+    timing, bound = context.timing, both[index]
+    if home is Home.CHIP and bound.home is Home.HBM:
+        return timing.arrival(prod(bound.view.shape) * itemsize(bound.view.dtype), timing.long_run)
     if home is Home.CHIP:
         view = bound.view
         elements = prod(atom.size for atoms in view.dims for atom in atoms if not atom.partition)
@@ -222,7 +280,7 @@ def _copied_ns(context: Context, contraction: Contraction, index: int, bound: Bo
         return timing.engine("tensor_copy", Stream.VECTOR, elements, tile, tile).vector + timing.latency(Stream.VECTOR)
     if bound.data is not None:
         return timing.transfer_latency
-    copy = _copied_view(contraction, index, bound, home)
+    copy = _copied_view(context, contraction, index, both, home)
     return nanoseconds(context.builder, copy, bound.view) + timing.transfer_latency
 
 

@@ -308,8 +308,10 @@ def _transfers(problem: Problem, schedule: Schedule, operand: Operand, timing: T
     transfer = timing.found if operand.apart else timing.transfer
     if operand.transposed:
         row = row_run(problem, schedule, operand)
-        beside = schedule.coming(operand).beside if row == prod(problem.k) * width else 1
-        return transfer(nbytes, row * beside)
+        grouped = operand is problem.lhs and schedule.group > 1
+        along = problem.m_around if grouped else problem.tiled_dim(operand)
+        near = along >= 0 and operand.free[along].stride == row == prod(problem.k) * width
+        return transfer(nbytes, row * schedule.coming(operand).beside if near else row)
     dim = problem.tiled_dim(operand)
     rows = schedule.coming(operand).rows
     if operand is problem.lhs and schedule.group > 1 and problem.follows(problem.m_around):

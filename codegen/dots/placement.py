@@ -9,7 +9,7 @@ from math import inf, prod
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.dots.across import home_across, near_home
 from neuronx_cc.codegen.dots.contraction import Bound, Contraction, Placed
-from neuronx_cc.codegen.dots.copies import copied, copies_of, dense_of
+from neuronx_cc.codegen.dots.copies import copied, copies_of, dense_of, in_memory
 from neuronx_cc.codegen.dots.homes import best_home, placed
 from neuronx_cc.codegen.dots.problem import DECODED, Home, divisor, pe_dtype, run_of
 from neuronx_cc.codegen.dots.statement import problems_of
@@ -161,6 +161,8 @@ def _scatters(context: Context, contraction: Contraction, rhs: View, out: View) 
 
 def _choose_output(context: Context, contraction: Contraction, bound: Sequence[Bound]) -> View:
     """Resident with rows of lhs on the partitions where that fits and saves time, else HBM."""
+    if (collected := _collected(context, contraction, bound)) is not None:
+        return collected
     result, most, lhs = contraction.result, context.sizes.columns, bound[0].view
     shape = hlo.shape_of(result)
     batch, m, _ = contraction.sizes(0)
@@ -185,6 +187,37 @@ def _choose_output(context: Context, contraction: Contraction, bound: Sequence[B
         if alloc is not None:
             return replace(resident, alloc=alloc, start=resident.start + alloc.lo)
     return placed(context, result, home) if home is not None else context.new_hbm(result)
+
+
+def _collected(context: Context, contraction: Contraction, bound: Sequence[Bound]) -> View | None:
+    """A home on chip for a result with a batch inside of its rows, as heads are, that goes to HBM whole, in long runs,
+    where this takes less time; None elsewhere.
+    """
+    result, shape = contraction.result, hlo.shape_of(contraction.result)
+    wanted = context.permuted.get(result) or unplaced(shape.dtype, shape.dims)
+    batch, rows, _ = map(len, contraction.sizes(0))
+    order = in_memory(wanted)
+    axis = next((at for at, dim in enumerate(order) if dim >= batch), len(order))
+    if not any(dim < batch and shape.dims[dim] > 1 for dim in order[axis:]) or order[axis] >= batch + rows:
+        return None
+    sizes = [shape.dims[dim] for dim in order]
+    size = divisor(sizes[axis], context.sizes.columns)
+    nbytes = shape.size // size * itemsize(shape.dtype)
+    if not context.residents.may_stay(nbytes):
+        return None
+    lies = resident_view(Alloc(Space.SBUF, 0, nbytes), shape.dtype, sizes, Partitions(axis, size, sizes[axis] // size))
+    lies = lies.transpose([order.index(dim) for dim in range(len(order))])
+    adds = [unplaced(hlo.shape_of(each).dtype, shape.dims) for each in contraction.arrays]
+
+    def nanoseconds(out: View) -> float:
+        problems = problems_of(context, contraction, bound, out, adds)
+        return copies_of(context, contraction, bound, out, adds, problems)[1] if problems else inf
+
+    stored = context.timing.arrival(shape.nbytes, context.timing.long_run, "write")
+    if nanoseconds(lies) + stored >= nanoseconds(wanted):
+        return None
+    alloc = context.new_resident(result, nbytes)
+    return None if alloc is None else replace(lies, alloc=alloc, start=lies.start + alloc.lo)
 
 
 def _rows_are_short(context: Context, contraction: Contraction, lhs: View, axis: int) -> bool:
@@ -272,7 +305,7 @@ def _nest(
     lhs, rhs = bound
     if copies:
         there = dict(copies)
-        lhs, rhs = (copied(context, contraction, index, each, there.get(index)) for index, each in enumerate(bound))
+        lhs, rhs = (copied(context, contraction, index, bound, there.get(index)) for index in (0, 1))
         problems = problems_of(context, contraction, (lhs, rhs), out, adds)
         assert problems, "copies lie as they were said to"
     if len(problems[0].segments) > 1 and Home.CONSTANT in (lhs.home, rhs.home):

@@ -9,7 +9,7 @@ from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import DotDims
 from neuronx_cc.ir.hlo.editing import has_one_use, insert_before
 from neuronx_cc.passes.analysis.values import combiner_kind, identity_of, is_positive_zero, same_number, splat_number
-from neuronx_cc.passes.canonical.movement import broadcasted, reshaped
+from neuronx_cc.passes.canonical.movement import broadcasted, reshaped, transposed
 from neuronx_cc.passes.canonical.rule import Rule, Scope, result_op
 
 Value = hlo.SSAValue
@@ -93,11 +93,19 @@ def _without_transpose(value: Value, contracting: tuple[int, ...], batch: tuple[
 
 
 def _transpose_of_dot(op: hlo.TransposeOp, scope: Scope) -> Value | None:
-    """``transpose(dot(a, b))`` that swaps the free dims of both operands -> ``dot(b, a)``."""
+    """``transpose(dot(a, b))`` that swaps the free dims of both operands -> ``dot(b, a)``, whose batch dims are transposed
+    if they come between or after the others.
+    """
     inner = result_op(op.operand)
     if not isinstance(inner, hlo.DotOp) or not inner.results[0].has_one_use():
         return None
-    return swapped(inner, op) if op.dimensions.data == swapped_order(inner) else None
+    order, dims = swapped_order(inner), op.dimensions.data
+    batch = len(inner.dims.data.lhs_batch)
+    free = tuple(dim for dim in dims if dim >= batch)
+    if free != order[batch:] or free == tuple(range(batch, len(order))):
+        return None
+    exchanged = swapped(inner, op)
+    return exchanged if dims == order else transposed(op, exchanged, tuple(order.index(dim) for dim in dims))
 
 
 def swapped_order(dot: hlo.DotOp) -> tuple[int, ...]:
