@@ -110,18 +110,26 @@ def _of_whole_k(problem: Problem, schedule: Schedule, timing: Timing) -> float:
     for operand, blocks, pairs in ((outer, passes, passes), (inner, others, passes * others)):
         if not operand.on_chip and not schedule.coming(operand).kept:
             stages = _streams(problem, schedule, operand, blocks, multiplied.times(1 / pairs), timing)
-            waiting = max(waiting, _waiting(schedule, operand, stages, batches * pairs, timing))
+            waiting = max(waiting, _waiting(problem, schedule, operand, stages, batches * pairs, timing))
     return max(time, waiting + _ends(problem, schedule, timing))
 
 
-def _waiting(schedule: Schedule, operand: Operand, stages: Sequence[Stage], count: int, timing: Timing) -> float:
-    """Time of ``count`` blocks of an operand that go through ``stages``: each waits for a buffer."""
+def _waiting(
+    problem: Problem, schedule: Schedule, operand: Operand, stages: Sequence[Stage], count: int, timing: Timing
+) -> float:
+    """Time of ``count`` blocks of an operand that go through ``stages``: each waits for a buffer. Rows are transposed
+    as they come, in parts of a block.
+    """
     coming = schedule.coming(operand)
     if not operand.transposed:
         return timing.pipeline(stages, count, coming.buffers)
-    first = stages[0].work.bound + stages[0].latency
-    rows = timing.pipeline(stages[:2], count, schedule.row_buffers)
-    return max(rows, first + timing.pipeline(stages[1:], count, coming.buffers))
+    rows = schedule.together if operand is problem.lhs else coming.rows
+    height = min(timing.sizes.rows, max(1, coming.rows))
+    parts = max(1, rows // (height * coming.beside))
+    come, made = (stage._replace(work=stage.work.times(1 / parts)) for stage in stages[:2])
+    by_parts = timing.pipeline([come, made], count * parts, schedule.row_buffers)
+    first = come.work.bound + come.latency
+    return max(by_parts, first + timing.pipeline(stages[1:], count, coming.buffers))
 
 
 def _streams(
@@ -132,7 +140,7 @@ def _streams(
     multiplied = Stage(last, timing.latency(Stream.TENSOR))
     if operand.transposed:
         transposed = transposes(problem, schedule, operand, timing).times(1 / blocks)
-        return [arrives, Stage(transposed, _turnaround(problem, timing)), multiplied]
+        return [arrives, Stage(transposed, _turnaround(problem, operand, timing)), multiplied]
     converted = _on_chip(problem, operand, timing)
     if not converted.bound:
         return [arrives, multiplied]
@@ -157,8 +165,8 @@ def _of_k_blocks(problem: Problem, schedule: Schedule, timing: Timing) -> float:
     pairs = batches * m_blocks * n_blocks * count
     loads = total(moved).dma * batches
     wait = loads + pairs * timing.transfer_latency if schedule.lhs.buffers == 1 else loads / pairs
-    transposed = problem.lhs.transposed + problem.rhs.transposed
-    wait += pairs * transposed * (_turnaround(problem, timing) + timing.transfer_latency)
+    transposed = [operand for operand in (problem.lhs, problem.rhs) if operand.transposed]
+    wait += pairs * sum(_turnaround(problem, operand, timing) + timing.transfer_latency for operand in transposed)
     wait += batches * split  # sums do not leave PSUM as long as Vector splits
     if problem.epilogue is not None:
         # Vector, which adds up, is kept from that, and TensorE waits for the banks
@@ -263,15 +271,19 @@ def _overlapped(problem: Problem, schedule: Schedule, work: Work, wait: float, p
 def _shown(problem: Problem, schedule: Schedule, timing: Timing) -> float:
     """Transfers of the first tiles that the epilogue reads, which come after the operands, and of the last stored."""
     rows = min(max(1, prod(problem.m)), schedule.beside * timing.sizes.columns)
-    part = rows * min(schedule.columns, problem.width(problem.n_tiled)) / (max(1, prod(problem.m)) * prod(problem.n))
+    columns = min(schedule.columns, max(1, schedule.rhs.rows), problem.width(problem.n_tiled))
+    part = rows * columns / (max(1, prod(problem.m)) * prod(problem.n))
     stored = results(problem, schedule, timing).dma if schedule.leaves is Leaves.TILES else 0.0
     return min(1.0, part) * (_combined(problem, schedule, timing).dma + stored)
 
 
-def _turnaround(problem: Problem, timing: Timing) -> float:
-    """What TensorE waits for the last transposes of a block, before it multiplies them: they leave PSUM."""
+def _turnaround(problem: Problem, operand: Operand, timing: Timing) -> float:
+    """What TensorE waits for the last transposes of a block, before it multiplies them: they leave PSUM. Bit patterns
+    are taken apart by Vector before.
+    """
     last = leave(timing.sizes.bank_columns, problem.dtype, timing).bound
-    return timing.latency(Stream.TENSOR) + last + timing.latency(Stream.SCALAR)
+    apart = 0.0 if problem.fast(problem.transposed_as(operand)) else timing.latency(Stream.VECTOR)
+    return apart + timing.latency(Stream.TENSOR) + last + timing.latency(Stream.SCALAR)
 
 
 def _ends(problem: Problem, schedule: Schedule, timing: Timing) -> float:
