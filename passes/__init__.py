@@ -81,6 +81,7 @@ PASSES = {
         "nested_stacks",
         "one_counter",
         "ordered_states",
+        "pointwise_convolutions",
         "remove_barriers",
         "repeated_in_order",
         "repeated_operands",

@@ -100,6 +100,8 @@ DEFAULT_PIPELINE: Pipeline = (
             "chunk_scans",
             "merge_contracted",
             "features_first",
+            "pointwise_convolutions",
+            "thin_dots",
             "ordered_states",
             "split_large_windows",
             "turn_products",
