@@ -66,6 +66,7 @@ PASSES = {
         "fold_large_constants",
         "hoist_invariants",
         "hoist_products",
+        "images_of_features",
         "implicit_integer_downcast",
         "inline_calls",
         "invert_divisors",

@@ -99,6 +99,7 @@ DEFAULT_PIPELINE: Pipeline = (
             "scans_in_rows",
             "chunk_scans",
             "merge_contracted",
+            "images_of_features",
             "features_first",
             "pointwise_convolutions",
             "thin_dots",

@@ -7,31 +7,22 @@ rows of an image. Images with features outermost, which are on the partitions, s
 feature, of which nothing is summed. So do all where a rule of the policy tells the two opcodes apart.
 """
 
-from fnmatch import fnmatchcase
-
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import DotDims, HloModule, SliceDim
 from neuronx_cc.ir.hlo.editing import insert_before, ops_of, replace
 from neuronx_cc.passes.manager import PassContext, only_for
-from neuronx_cc.passes.precision.policy import Policy
 
 FLOATS = frozenset(["f32", "bf16", "f16"])
 
 
 @only_for(hlo.ConvolutionOp)
 def run(module: HloModule, context: PassContext) -> None:
-    if _tells_apart(context.options.policy):
+    if context.options.policy.tells_apart(hlo.opcodes(hlo.DotOp, hlo.ConvolutionOp)):
         return
     for computation in module.computations():
         for op in list(ops_of(computation.block)):
             if isinstance(op, hlo.ConvolutionOp) and _is_pointwise(op):
                 replace(op, _contraction(op))
-
-
-def _tells_apart(policy: Policy) -> bool:
-    """Whether a rule is for convolutions or dots alone."""
-    kinds = hlo.opcodes(hlo.DotOp, hlo.ConvolutionOp)
-    return any(len({fnmatchcase(kind, rule.opcode) for kind in kinds}) > 1 for rule in policy.rules if rule.opcode)
 
 
 def _is_pointwise(op: hlo.ConvolutionOp) -> bool:

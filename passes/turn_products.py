@@ -3,6 +3,8 @@
 Input: canonical hlo after ``features_first``, whose transposes of single operands stand where two orders meet. Output:
 a contraction whose result comes to such transposes, past elementwise ops, slices and exchanges, has its operands
 swapped instead, where that turns fewer elements than before, those of other operands that come transposed among them.
+Elementwise ops between a transpose that keeps the innermost dim and what takes any order are computed in the order of
+the contraction before it, whose epilogue they may be then.
 So has the contraction of one row in a loop with a matrix that the loop keeps on chip: its many columns are rows then,
 which fill the partitions, as the next iteration contracts them. What lies between moves along
 (``features_first.Mover``). No value changes.
@@ -12,7 +14,7 @@ from math import prod
 
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import HloModule
-from neuronx_cc.ir.hlo.editing import defining_op, ops_of
+from neuronx_cc.ir.hlo.editing import defining_op, ops_of, users
 from neuronx_cc.ir.machine import Sizes
 from neuronx_cc.passes.analysis.exchanges import is_exchange
 from neuronx_cc.passes.analysis.loop_state import Invariants
@@ -40,10 +42,13 @@ def run(module: HloModule, context: PassContext) -> None:
     for computation in module.computations():
         ops = list(ops_of(computation.block))
         chosen = {op for op in ops if op in rows}
+        late = set[hlo.Operation]()
         if any(isinstance(op, hlo.TransposeOp) for op in ops):
             chosen |= {op for op in ops if isinstance(op, hlo.DotOp) and _is_read_transposed(op)}
-        if chosen:
+            late = {op for op in ops if isinstance(op, hlo.TransposeOp) and _comes_early(op)}
+        if chosen or late:
             mover = Mover(chosen)
+            mover.made |= late
             for op in ops_of(computation.block):
                 mover.visit(op)
 
@@ -102,6 +107,22 @@ def _is_read_transposed(dot: hlo.DotOp) -> bool:
         elif not isinstance(made, hlo.BroadcastOp | hlo.IotaOp):
             transposed -= hlo.shape_of(operand).size
     return not pending and transposed > 0
+
+
+def _comes_early(op: hlo.TransposeOp) -> bool:
+    """Whether ``op`` gives the result of a contraction to elementwise ops alone, after which others take any order."""
+    dims, dot = op.dimensions.data, defining_op(op.operand)
+    if not isinstance(dot, hlo.DotOp) or dims[-1] != len(dims) - 1 or not op.operand.has_one_use():
+        return False
+    inside, pending = set[hlo.Operation](), [op.result]
+    while pending and len(inside) <= MOST:
+        for user in users(pending.pop()):
+            if isinstance(user, hlo.ElementwiseOp) and user.shape.dims == op.shape.dims:
+                pending += [] if user in inside else [user.results[0]]
+                inside.add(user)
+            elif not isinstance(user, hlo.ReturnOp | hlo.TupleOp | hlo.DotOp | hlo.ReduceOp):
+                return False
+    return bool(inside) and not pending
 
 
 def _is_convolved(op: hlo.Operation) -> bool:

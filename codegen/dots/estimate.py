@@ -485,9 +485,14 @@ def _combined(problem: Problem, schedule: Schedule, timing: Timing) -> Work:
     """What the epilogue of one batch index reads is loaded."""
     work, rows, (m_blocks, _) = NOTHING, max(1, prod(problem.m)), blocks_of(problem, schedule)
     visits = 1 if schedule.stays == "rhs" and schedule.sums is Sums.PSUM else m_blocks
-    times = {Kept.TILE: 1.0, Kept.BLOCK: visits, Kept.WHOLE: 1 / prod(problem.b)}
+    times = {Kept.TILE: 1.0, Kept.BLOCK: visits, Kept.WHOLE: 1 / prod(problem.b), Kept.COLUMN: 1 / prod(problem.b)}
     for array, kept in zip(problem.arrays, schedule.rows, strict=True):
-        if array.on_chip or array.repeats:
+        if array.on_chip:
+            continue
+        if array.repeats:
+            count = _tiles(problem, schedule, timing) / _row_tiles(problem, timing) if kept is Kept.TILE else 1
+            loaded = 1 if array.is_row else rows
+            work += timing.transfer(loaded * itemsize(array.dtype), itemsize(array.dtype)).times(count * times[kept])
             continue
         width, loaded = itemsize(array.dtype), rows if kept is Kept.TILE else min(rows, timing.sizes.columns)
         near = problem.n_dim < 0 or array.n[problem.n_dim].stride == width

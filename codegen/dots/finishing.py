@@ -15,6 +15,7 @@ from neuronx_cc.codegen.dots.schedule import (
     RESULT_TILES,
     ROW_BUFFERS,
     UNROLLED_TILES,
+    Kept,
     Leaves,
     Schedule,
     together,
@@ -52,6 +53,7 @@ def finished(problem: Problem, schedule: Schedule, timing: Timing) -> Schedule:
         schedule = schedule.with_coming(streams, kept)
     schedule = replace(schedule, group=_group(problem, schedule, sizes))
     schedule = _side_by_side(problem, schedule, timing)
+    schedule = _with_columns(problem, schedule, sizes)
     schedule = replace(schedule, body=_body(problem, schedule, sizes), row_body=_row_body(problem, schedule, sizes))
     schedule = with_more_buffers(problem, schedule, sizes)
     schedule = _more_in_flight(problem, schedule, (lhs_blocks, rhs_blocks), sizes)
@@ -96,6 +98,18 @@ def _side_by_side(problem: Problem, schedule: Schedule, timing: Timing) -> Sched
         more = [(each, each) for each in counts]
     several = (replace(schedule, lhs=replace(lhs, beside=come), beside=leave) for come, leave in more if leave > 1)
     return _first_fitting(problem, several, schedule, sizes)
+
+
+def _with_columns(problem: Problem, schedule: Schedule, sizes: Sizes) -> Schedule:
+    """With one value of each row, where an array has no more, kept for all blocks of columns."""
+    whole = schedule.lhs.rows % sizes.columns == 0 or schedule.lhs.rows >= problem.m_tiled
+    if len(problem.m) != 1 or schedule.group > 1 or schedule.beside > 1 or schedule.swapped or not whole:
+        return schedule
+    kept = tuple(
+        Kept.COLUMN if each.repeats and not each.on_chip and not any(atom.stride for atom in each.batch) else how
+        for each, how in zip(problem.arrays, schedule.rows, strict=True)
+    )
+    return _first_fitting(problem, [replace(schedule, rows=kept)], schedule, sizes)
 
 
 def _tiles_side_by_side(problem: Problem, schedule: Schedule, sizes: Sizes) -> list[tuple[int, int]]:

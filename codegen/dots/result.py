@@ -146,7 +146,8 @@ class Output:
         emitters = tuple(replace(emitter) for _ in range(TAKING_TURNS))
         problem, none = placed.problem, (None,) * len(placed.problem.arrays)
         output = cls(placed, emitter, tiles, schedule, banks, none, emitters)
-        return output._with_rows(Kept.WHOLE, [Affine()] * len(problem.b), {0: Affine()}, problem.n_tiled)
+        batch = [Affine()] * len(problem.b)
+        return output._with_rows(Kept.WHOLE, batch, {0: Affine()}, problem.n_tiled)._with_columns(batch)
 
     def begun(self, batch: Sequence[Affine], n_at: dict[int, Affine], columns: int) -> Output:
         """With the rows that are kept for a block of columns, whatever rows of the result it has."""
@@ -163,6 +164,28 @@ class Output:
             for number, (each, row) in enumerate(zip(self.schedule.rows, self.rows, strict=True))
         )
         return replace(self, rows=tuple(found))
+
+    def _with_columns(self, batch: Sequence[Affine]) -> Output:
+        """With one value of each row: [partitions, tiles of rows]."""
+        problem, builder, rows = self.placed.problem, self.emitter.builder, list(self.rows)
+        most, n_at = builder.sizes.columns, {dim: Affine() for dim in range(len(problem.n))}
+        for number, kept in enumerate(self.schedule.rows):
+            if kept is not Kept.COLUMN:
+                continue
+            array, stream = problem.arrays[number], load_stream(self.placed.contraction.arrays[number])
+            tiles, rest = divmod(problem.m_tiled, most)
+            column = self.tiles.tile(array.loaded, [tiles + bool(rest)], most, array_name(number), 1)
+            for first, count, height in ((0, tiles, most), (tiles, 1, rest)):
+                if count * height:
+                    part = Part(batch, {0: Affine(first * most)}, n_at, height, 1)
+                    source = self._part(self.placed.adds[number], array, part)
+                    across = source.dims[0]
+                    apart = Atom(count, across.stride * most)
+                    target = column.index(1, Affine(first), count)
+                    target = target.of((replace(target.dims[0], size=height), target.dims[1]))
+                    copy(builder, target, source.of((across, apart)), stream)
+            rows[number] = column
+        return replace(self, rows=tuple(rows))
 
     def target(self, part: Part, rows: Block | None = None) -> Block:
         """Where a part of the result is written: among ``rows`` that are collected on chip, if given."""
@@ -182,6 +205,9 @@ class Output:
         array, kept = self.placed.problem.arrays[number], self.rows[number]
         if array.on_chip:
             return self._part(self.placed.adds[number], array, part)
+        if kept is not None and self.schedule.rows[number] is Kept.COLUMN:
+            tile = (part.m_at[0] + part.m_offset).parts(self.emitter.builder.sizes.columns)
+            return kept.index(1, tile, 1).of((Atom(part.rows, 1, True), Atom(part.columns, 0)))
         if kept is not None:
             begin = part.n_at[0] if self.schedule.rows[number] is Kept.WHOLE else Affine()
             kept = kept.index(1, begin + part.n_offset, part.columns)

@@ -80,6 +80,7 @@ class Kept(Enum):
     BLOCK = "for a block of columns"
     """Of a row: it would come again with each tile of rows."""
     WHOLE = "for all"
+    COLUMN = "for all, one value of each row"
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +192,7 @@ class Schedule:
             if problem.rhs.transposed and itemsize(problem.rhs.stored) == 1:  # rows come ahead of their blocks
                 blocks += 1 + min(self.row_buffers, self.row_buffers * problem.partitions // max(1, self.rhs.rows))
             return max(EPILOGUE_BUFFERS, blocks)
-        return 1 if kept is Kept.WHOLE else self.array_tiles
+        return self.array_tiles if kept is Kept.TILE else 1
 
     def array_phases(self, sizes: Sizes) -> int:
         """Iterations of a loop whose tiles of such an array have buffers of their own."""
@@ -348,7 +349,7 @@ def footprint(problem: Problem, schedule: Schedule, sizes: Sizes) -> dict[tuple[
     wide = {Kept.TILE: columns, Kept.BLOCK: max(1, schedule.rhs.rows), Kept.WHOLE: problem.n_tiled}
     for at, (array, kept) in enumerate(zip(problem.arrays, schedule.rows, strict=True)):
         if not array.on_chip:
-            taken = 1 if array.repeats else wide[kept]
+            taken = wide[kept] if not array.repeats else 1 if kept is Kept.TILE else -(-problem.m_tiled // sizes.columns)
             tiles[array_name(at), schedule.array_buffers(problem, kept)] = taken * itemsize(array.loaded)
     for slot, at in product(range(TAKING_TURNS), range(0 if problem.epilogue is None else problem.epilogue.tiles)):
         tiles[between_name(slot, at), EPILOGUE_BUFFERS] = 4 * min(columns, sizes.bank_columns)

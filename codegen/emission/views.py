@@ -76,6 +76,11 @@ class Affine:
             return Affine(self.const * factor)
         return Affine(self.const * factor, tuple([(register, coef * factor) for register, coef in self.terms]))
 
+    def parts(self, size: int) -> Affine:
+        """How many parts of ``size`` there are before it, where one begins there, whatever the registers hold."""
+        assert not any(number % size for number in (self.const, *(coef for _, coef in self.terms)))
+        return Affine(self.const // size, tuple([(register, coef // size) for register, coef in self.terms]))
+
 
 Dims = tuple[tuple[Atom, ...], ...]
 

@@ -103,6 +103,10 @@ class Policy:
 
     rules: tuple[Rule, ...] = ()
 
+    def tells_apart(self, opcodes: Iterable[str]) -> bool:
+        """Whether a rule is for some of these opcodes and not for others."""
+        return any(len({fnmatchcase(each, rule.opcode) for each in opcodes}) > 1 for rule in self.rules if rule.opcode)
+
     def choice(self, op: hlo.HloOp, setting: str) -> tuple[str, str] | None:
         """What the last matching rule that has ``setting`` says of it, and the rule's description."""
         for rule in reversed(self.rules):
