@@ -7,6 +7,7 @@ convolution are small, and the dot stays; so do all where a rule of the policy t
 """
 
 from math import prod
+from typing import NamedTuple
 
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import ConvDims, HloModule, WindowDim
@@ -24,38 +25,54 @@ def run(module: HloModule, context: PassContext) -> None:
         return
     for computation in module.computations():
         for op in list(ops_of(computation.block)):
-            if isinstance(op, hlo.TransposeOp) and (dot := _of_images(op)) is not None:
-                replace(op, _convolved(op, dot))
+            if isinstance(op, hlo.TransposeOp) and (found := _of_images(op)) is not None:
+                replace(op, _convolved(op, found))
 
 
-def _of_images(op: hlo.TransposeOp) -> hlo.DotOp | None:
-    """The dot whose result ``op`` transposes, if it is of a matrix and images, in this order."""
+class _Contraction(NamedTuple):
+    """A dot of a matrix and images."""
+
+    op: hlo.DotOp
+    images: int
+    """Which operand the images are."""
+    summed: int
+    """The dim of the matrix that is."""
+
+
+def _of_images(op: hlo.TransposeOp) -> _Contraction | None:
+    """What ``op`` transposes, if it is a contraction of a matrix and images, whose positions stay in their order."""
     dot = defining_op(op.operand)
     if not isinstance(dot, hlo.DotOp) or not op.operand.has_one_use() or dot.dims.data.lhs_batch:
         return None
-    matrix, images, numbers = hlo.shape_of(dot.lhs), hlo.shape_of(dot.rhs), dot.dims.data
-    if matrix.rank != 2 or images.rank < 3 or numbers.rhs_contracting != (1,) or len(numbers.lhs_contracting) != 1:
-        return None
-    if op.dimensions.data != (1, 0, *range(2, images.rank)) or not {matrix.dtype, images.dtype, op.shape.dtype} <= FLOATS:
-        return None
-    several, summed = images.dims[0] > 1, images.dims[1] > 1
-    return dot if several and summed and prod(images.dims[2:]) >= LEAST else None
+    last, numbers = op.shape.rank - 1, dot.dims.data
+    summed = numbers.lhs_contracting, numbers.rhs_contracting
+    for images, order in ((1, (1, 0, *range(2, last + 1))), (0, (0, last, *range(1, last)))):
+        shapes = [hlo.shape_of(operand) for operand in dot.operands]
+        matrix, image = shapes[1 - images], shapes[images]
+        if op.dimensions.data != order or matrix.rank != 2 or summed[images] != (1,) or len(summed[0]) != 1:
+            continue
+        alike = {matrix.dtype, image.dtype, op.shape.dtype} <= FLOATS and image.rank == op.shape.rank > 2
+        if alike and image.dims[0] > 1 and image.dims[1] > 1 and prod(image.dims[2:]) >= LEAST:
+            return _Contraction(dot, images, summed[1 - images][0])
+    return None
 
 
-def _convolved(op: hlo.TransposeOp, dot: hlo.DotOp) -> hlo.SSAValue:
-    matrix, rank = hlo.shape_of(dot.lhs), op.shape.rank
-    ones, spatial = (1,) * (rank - 2), tuple(range(2, rank))
-    type_ = hlo.array_type(matrix.dtype, (*matrix.dims, *ones))
-    kernel = insert_before(op, hlo.ReshapeOp, (dot.lhs,), type_, dot.loc)
-    (summed,) = dot.dims.data.lhs_contracting
+def _convolved(op: hlo.TransposeOp, found: _Contraction) -> hlo.SSAValue:
+    dot, rank = found.op, op.shape.rank
+    image, matrix = dot.operands[found.images], dot.operands[1 - found.images]
+    ones, spatial, shape = (1,) * (rank - 2), tuple(range(2, rank)), hlo.shape_of(matrix)
+    type_ = hlo.array_type(shape.dtype, (*shape.dims, *ones))
+    kernel = insert_before(op, hlo.ReshapeOp, (matrix,), type_, dot.loc)
+    dims = ConvDims(0, 1, spatial, found.summed, 1 - found.summed, spatial, 0, 1, spatial)
     properties: dict[str, hlo.Attribute] = {
         "window": hlo.WindowAttr(tuple(WindowDim(1) for _ in ones)),
-        "dims": hlo.ConvDimsAttr(ConvDims(0, 1, spatial, summed, 1 - summed, spatial, 0, 1, spatial)),
+        "dims": hlo.ConvDimsAttr(dims),
         "feature_group_count": hlo.IntAttr(1),
         "batch_group_count": hlo.IntAttr(1),
     }
     if dot.operand_precision is not None:
-        properties["operand_precision"] = hlo.StrsAttr(dot.operand_precision.data[::-1])
+        each = dot.operand_precision.data
+        properties["operand_precision"] = hlo.StrsAttr(each[::-1] if found.images else each)
     if dot.algorithm is not None:
         properties["algorithm"] = dot.algorithm
-    return insert_before(op, hlo.ConvolutionOp, (dot.rhs, kernel), op.result.type, dot.loc, properties)
+    return insert_before(op, hlo.ConvolutionOp, (image, kernel), op.result.type, dot.loc, properties)

@@ -113,9 +113,9 @@ DEFAULT_PIPELINE: Pipeline = (
         "precision",
         (
             "accumulate_f32",
+            "sink_reshapes",
             "late_rounding",
             "few_terms",
-            "sink_reshapes",
             "moments",
             "split_long_rows",
             "quantize_weights",

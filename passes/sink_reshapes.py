@@ -51,14 +51,15 @@ def _sink(module: HloModule, op: hlo.HloOp) -> None:
 
 
 def _merged(value: Value) -> Value | None:
-    """What an elementwise op makes for ``value`` alone, which merges dims of it, or adds dims of size 1 to it."""
+    """What an elementwise op makes for ``value`` alone, which merges dims of it, or adds or moves dims of size 1."""
     reshape = defining_op(value)
     if not isinstance(reshape, hlo.ReshapeOp) or not has_one_use(reshape.operand):
         return None
     made, dims, merged = defining_op(reshape.operand), hlo.shape_of(reshape.operand).dims, hlo.shape_of(value).dims
     wide = _without_ones(dims)
-    if isinstance(made, hlo.DotOp | hlo.ElementwiseOp) and len(wide) <= MATRIX and wide == _without_ones(merged):
-        return reshape.operand if len(dims) < len(merged) else None
+    if isinstance(made, hlo.DotOp | hlo.ElementwiseOp) and wide == _without_ones(merged):
+        adds = len(wide) <= MATRIX and len(dims) < len(merged)
+        return reshape.operand if adds or len(dims) == len(merged) else None
     if not isinstance(made, hlo.ElementwiseOp) or not has_one_use(value):
         return None
     return reshape.operand if _groups(dims, merged) is not None and len(dims) > len(merged) else None

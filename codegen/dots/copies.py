@@ -1,8 +1,8 @@
 """Copies of operands that do not nest with the other arrays of a contraction, or lie so that products take long.
 
 A copy is dense in HBM, its dims in their order or as the contraction wants them, or on chip. What lies there already
-stays on the same partitions, with rows one after the other: those of windows, which are tiles of a few rows as they lie,
-are full tiles then. What lies in HBM with a batch inside of its rows, as heads do, comes whole, in long runs.
+stays on the same partitions, with rows one after the other: those of windows, which are tiles of a few rows as they
+lie, are full tiles then. What lies in HBM with a batch inside of its rows, as heads do, comes whole, in long runs.
 """
 
 from __future__ import annotations

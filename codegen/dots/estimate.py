@@ -7,30 +7,37 @@ tiles of the result, and a part of what the other resources do, for no schedule 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from math import prod
 from typing import NamedTuple
 
 from neuronx_cc.codegen.dots import conversion, splitting
 from neuronx_cc.codegen.dots.blocks import blocks_of
-from neuronx_cc.codegen.dots.problem import TWO, Home, Operand, Problem, run_of
+from neuronx_cc.codegen.dots.problem import Operand, Problem
 from neuronx_cc.codegen.dots.schedule import (
     TAKING_TURNS,
-    Kept,
     Leaves,
     Schedule,
     Sums,
-    row_run,
     row_tiles,
     unconverted_bytes,
 )
-from neuronx_cc.codegen.emission.views import Atom
-from neuronx_cc.codegen.epilogues.work import leave, tile_work
+from neuronx_cc.codegen.dots.work import (
+    combined,
+    load,
+    made_on_chip,
+    one_tile,
+    products,
+    results,
+    sums_wide,
+    tile_count,
+    transfers,
+    transposes,
+)
+from neuronx_cc.codegen.epilogues.work import leave
 from neuronx_cc.codegen.movement.halves import HALVES
-from neuronx_cc.codegen.movement.transpose_kernel import SQUARE
 from neuronx_cc.ir.isa.program import Stream
-from neuronx_cc.ir.isa.timing import F32, F32_PSUM, NOTHING, Stage, Tile, Timing, Work, total
+from neuronx_cc.ir.isa.timing import F32_PSUM, NOTHING, Stage, Tile, Timing, Work, total
 from neuronx_cc.ir.types import itemsize
 
 UNDER_WAY = 4
@@ -49,7 +56,7 @@ def estimate(problem: Problem, schedule: Schedule, timing: Timing) -> float:
     if problem.epilogue is None:
         return time
     turns = min(TAKING_TURNS, row_tiles(problem, schedule, timing.sizes))
-    columns, tiles = _width(problem, schedule, timing), _tiles(problem, schedule, timing)
+    columns, tiles = sums_wide(problem, schedule, timing), tile_count(problem, schedule, timing)
     return max(time, problem.epilogue.time(columns, prod(problem.b) * tiles, turns, timing))
 
 
@@ -136,12 +143,12 @@ def _streams(
     problem: Problem, schedule: Schedule, operand: Operand, blocks: int, last: Work, timing: Timing
 ) -> list[Stage]:
     """How each of the ``blocks`` of an operand comes, is converted or transposed, and multiplied, which is ``last``."""
-    arrives = Stage(_transfers(problem, schedule, operand, timing).times(1 / blocks), timing.transfer_latency)
+    arrives = Stage(transfers(problem, schedule, operand, timing).times(1 / blocks), timing.transfer_latency)
     multiplied = Stage(last, timing.latency(Stream.TENSOR))
     if operand.transposed:
         transposed = transposes(problem, schedule, operand, timing).times(1 / blocks)
         return [arrives, Stage(transposed, _turnaround(problem, operand, timing)), multiplied]
-    converted = _on_chip(problem, operand, timing)
+    converted = made_on_chip(problem, operand, timing)
     if not converted.bound:
         return [arrives, multiplied]
     return [arrives, timing.done(converted.times(1 / blocks), Stream.VECTOR), multiplied]
@@ -184,11 +191,11 @@ def _of_open_banks(problem: Problem, schedule: Schedule, timing: Timing) -> floa
     first = streams.until_multiplied(ready)
     left = results(problem, schedule, timing).times(1 / n_blocks)
     # the products of the next block of columns wait for the first bank of these
-    waits = (n_blocks - 1) * (_tile(problem, schedule, timing).bound + timing.latency(Stream.TENSOR))
-    moved = _transfers(problem, schedule, problem.rhs, timing).dma + (n_blocks - 1) * left.dma
+    waits = (n_blocks - 1) * (one_tile(problem, schedule, timing).bound + timing.latency(Stream.TENSOR))
+    moved = transfers(problem, schedule, problem.rhs, timing).dma + (n_blocks - 1) * left.dma
     others = (batches - 1) * (lhs.dma + ready) + batches * max(waits, moved - streamed)
     # the banks of the last block leave as its last products are made
-    leaves = max(left.vector, left.scalar, left.psum_port) - _tile(problem, schedule, timing).bound
+    leaves = max(left.vector, left.scalar, left.psum_port) - one_tile(problem, schedule, timing).bound
     last = max(0.0, leaves - streams.last) + left.dma
     return lhs.dma + first + others + last + _leaving(problem, schedule, timing)
 
@@ -218,7 +225,7 @@ def _open_streams(problem: Problem, schedule: Schedule, timing: Timing) -> _Open
     batches, pairs = prod(problem.b), blocks_of(problem, schedule)[1] * schedule.k_blocks(problem)
     multiplied = products(problem, schedule, timing)
     stages = _streams(problem, schedule, problem.rhs, pairs, multiplied.times(1 / pairs), timing)
-    made = _on_chip(problem, problem.lhs, timing).bound + _turned(problem, schedule, problem.lhs, timing)
+    made = made_on_chip(problem, problem.lhs, timing).bound + _turned(problem, schedule, problem.lhs, timing)
     # rhs comes after lhs, as far as it has buffers, while that is not there and made
     ahead = stages[0].latency + min(pairs, schedule.rhs.buffers) * stages[0].work.bound
     streamed = timing.pipeline(stages, batches * pairs, schedule.rhs.buffers)
@@ -274,7 +281,7 @@ def _shown(problem: Problem, schedule: Schedule, timing: Timing) -> float:
     columns = min(schedule.columns, max(1, schedule.rhs.rows), problem.width(problem.n_tiled))
     part = rows * columns / (max(1, prod(problem.m)) * prod(problem.n))
     stored = results(problem, schedule, timing).dma if schedule.leaves is Leaves.TILES else 0.0
-    return min(1.0, part) * (_combined(problem, schedule, timing).dma + stored)
+    return min(1.0, part) * (combined(problem, schedule, timing).dma + stored)
 
 
 def _turnaround(problem: Problem, operand: Operand, timing: Timing) -> float:
@@ -297,85 +304,7 @@ def _leaving(problem: Problem, schedule: Schedule, timing: Timing) -> float:
     """From the end of the last product to the end of its store."""
     stored = timing.transfer_latency if schedule.leaves is not Leaves.CHIP else 0.0
     waits = 0.0 if problem.epilogue is None else problem.epilogue.latency(timing)
-    return timing.latency(Stream.SCALAR) + stored + _tile(problem, schedule, timing).bound + waits
-
-
-def load(problem: Problem, schedule: Schedule, operand: Operand, timing: Timing) -> Work:
-    """Of all of one operand of one batch index, once: transfers, conversions and splitting on chip."""
-    made = _on_chip(problem, operand, timing)
-    return made if operand.on_chip else _transfers(problem, schedule, operand, timing) + made
-
-
-def _on_chip(problem: Problem, operand: Operand, timing: Timing) -> Work:
-    """What engines make of all of one operand of one batch index, once."""
-    return conversion.of_all(problem, operand, timing) + splitting.work(problem, operand, timing)
-
-
-def _transfers(problem: Problem, schedule: Schedule, operand: Operand, timing: Timing) -> Work:
-    problem, operand = problem.carried(operand)
-    width = itemsize(operand.stored)
-    nbytes = problem.elements(operand) * max(width, itemsize(operand.loaded))
-    if operand.home is Home.CONSTANT:
-        return timing.transfer(nbytes, timing.long_run)
-    transfer = timing.found if operand.apart else timing.transfer
-    if operand.transposed:
-        row = row_run(problem, schedule, operand)
-        grouped = operand is problem.lhs and schedule.group > 1
-        along = problem.m_around if grouped else problem.tiled_dim(operand)
-        near = along >= 0 and operand.free[along].stride == row == prod(problem.k) * width
-        return transfer(nbytes, row * schedule.coming(operand).beside if near else row)
-    dim = problem.tiled_dim(operand)
-    rows = schedule.coming(operand).rows
-    if operand is problem.lhs and schedule.group > 1 and problem.follows(problem.m_around):
-        rows = schedule.together
-    if dim >= 0 and operand.free[dim].stride != width:
-        rows = 1
-
-    *box, steps = schedule.boxes_of(problem, operand)[0]
-    around = [atom for dim, atom in enumerate(operand.contracted) if dim != problem.k_dim]
-    terms = [replace(atom, size=size) for atom, size in zip(around, box, strict=True)]
-    if problem.segments[0].neighbours:
-        terms.append(Atom(steps, operand.contracted[problem.k_dim].stride))
-
-    def moved(part: float, count: int) -> Work:
-        return transfer(nbytes, max(width, run_of(terms, width * count))).times(part)
-
-    return _with_rest(operand.free[dim].size if dim >= 0 else 1, rows, moved)
-
-
-def _with_rest(size: int, block: int, moved: Callable[[float, int], Work]) -> Work:
-    """Of blocks along a dim and of the rest that they leave, in shorter runs: ``moved(part of it all, rows)``."""
-    rest = size % max(1, block) if size > block else 0
-    whole = moved((size - rest) / size, max(1, block))
-    return whole + moved(rest / size, rest) if rest else whole
-
-
-def transposes(problem: Problem, schedule: Schedule, operand: Operand, timing: Timing) -> Work:
-    """Of all of one operand of one batch index, once."""
-    if not operand.transposed:
-        return NOTHING
-    problem, operand = problem.carried(operand)
-    sizes = timing.sizes
-    rows = prod(problem.m if operand is problem.lhs else problem.n)
-    height = min(rows, max(1, schedule.coming(operand).rows), sizes.rows)
-    per_bank = max(1, min(sizes.bank_columns // height, problem.products * schedule.coming(operand).beside))
-    parts, carrier, extract = 1, problem.transposed_as(operand), NOTHING
-    if operand.dtype == TWO:
-        left = conversion.pairs_work(timing, per_bank * height)
-    else:
-        left = leave(per_bank * height, operand.dtype, timing)
-    if not problem.fast(carrier):
-        part, carrier = HALVES[itemsize(operand.dtype)]
-        parts = itemsize(operand.dtype) // itemsize(part)
-        tiles, taken = ((Tile(carrier),), (Tile(part, stride=itemsize(operand.dtype)),)), per_bank * problem.partitions
-        by_vector = timing.engine("tensor_copy", Stream.VECTOR, taken, *tiles)
-        by_scalar = timing.engine("activation", Stream.SCALAR, taken, *tiles, ("copy",))
-        # whichever engine is free takes them
-        share = min(max((by_vector.bound - left.scalar) / (by_vector.bound + by_scalar.bound), 0.0), 1.0)
-        extract = by_scalar.times(share) + by_vector.times(1 - share)
-    product = timing.product(problem.partitions, height, carrier).times(per_bank)
-    bank = product + left + extract
-    return bank.times(parts * -(-rows // height) * problem.products / per_bank)
+    return timing.latency(Stream.SCALAR) + stored + one_tile(problem, schedule, timing).bound + waits
 
 
 def _turned(problem: Problem, schedule: Schedule, operand: Operand, timing: Timing) -> float:
@@ -393,119 +322,3 @@ def _turned(problem: Problem, schedule: Schedule, operand: Operand, timing: Timi
         latency += timing.latency(Stream.VECTOR)
         parts = itemsize(operand.dtype) // itemsize(HALVES[itemsize(operand.dtype)][0])
     return work.bound * (1 - 1 / max(1.0, banks)) + first + latency * parts
-
-
-def products(problem: Problem, schedule: Schedule, timing: Timing) -> Work:
-    """Of one batch index."""
-    if problem.out.across:
-        moving = prod(problem.m) * problem.side_by_side
-        each = timing.product(problem.out.across, moving, problem.dtype, flags=problem.flags)
-        return each.times(problem.n_tiled // problem.out.across * problem.products * problem.passes)
-    rows, wide = min(max(1, problem.m_tiled), timing.sizes.columns), _columns(problem, timing)
-    if schedule.swapped and itemsize(problem.dtype) < 4:
-        height = timing.sizes.columns
-        each = timing.product(height, rows * problem.side_by_side, problem.dtype, flags=problem.flags)
-        squares = prod(problem.n) // problem.n_tiled * -(-problem.n_tiled // height)
-        return each.times(squares * problem.products * problem.passes)
-    each = timing.product(rows, wide, problem.dtype, flags=problem.flags)
-    # blocks of less than a tile of rows fill tiles of their own
-    tiles = _row_tiles(problem, timing) * max(1, prod(problem.n)) / wide
-    tiles *= -(-rows // max(1, min(schedule.lhs.rows, rows)))
-    return each.times(tiles * problem.products * problem.passes)
-
-
-def results(problem: Problem, schedule: Schedule, timing: Timing) -> Work:
-    """Of one batch index: the sums leave PSUM, and are stored where they do not stay on chip."""
-    rows, columns = (max(1, prod(each)) for each in (problem.m, problem.n))
-    work = _tile(problem, schedule, timing).times(_tiles(problem, schedule, timing))
-    work += _combined(problem, schedule, timing) + _sums_turned(problem, schedule, timing)
-    if schedule.leaves is Leaves.CHIP:
-        return work
-    width = itemsize(problem.out.dtype)
-    if schedule.leaves is Leaves.ROWS:
-        return work + timing.transfer(rows * columns * width, run_of(problem.out.n, width))
-    block = min(schedule.rhs.rows, problem.n_tiled, schedule.columns)
-
-    def stored(part: float, count: int) -> Work:
-        return timing.transfer(rows * columns * width, _stored_run(problem, schedule, count)).times(part)
-
-    return work + _with_rest(problem.n_tiled, block, stored)
-
-
-def _sums_turned(problem: Problem, schedule: Schedule, timing: Timing) -> Work:
-    """Of one batch index: parts of rows that streamed side by side past columns are added up, and all transposed."""
-    if problem.out.across or not schedule.swapped or itemsize(problem.dtype) == 4:
-        return splitting.sums_work(problem, problem.width(problem.n_tiled), timing)
-    columns, wide = timing.sizes.columns, timing.sizes.bank_columns
-    square = timing.engine("transpose", Stream.VECTOR, SQUARE, ins=(F32 if problem.side_by_side > 1 else F32_PSUM,))
-    tiles, banks = (prod(problem.n) // problem.n_tiled * -(-problem.n_tiled // each) for each in (columns, wide))
-    summed = splitting.sums_work(problem, wide // columns * problem.m_tiled, timing)
-    return square.times(tiles * -(-columns // SQUARE)) + summed.times(banks)
-
-
-def _stored_run(problem: Problem, schedule: Schedule, columns: int) -> int:
-    """Bytes beside each other of a result's tile of so many columns, with the rows whose sums leave together."""
-    out, atoms = problem.out, list[Atom]()
-    if problem.n_dim >= 0:
-        atoms.append(Atom(columns, out.n[problem.n_dim].stride))
-    if schedule.beside > 1:
-        dim = problem.m_around if schedule.group > 1 else problem.m_dim
-        atoms.append(Atom(schedule.beside, out.m[dim].stride))
-    return run_of(atoms, itemsize(out.dtype))
-
-
-def _tiles(problem: Problem, schedule: Schedule, timing: Timing) -> float:
-    """Of one batch index, as wide as a bank."""
-    if problem.out.across:
-        return 1.0
-    return _row_tiles(problem, timing) * max(1, prod(problem.n)) / _width(problem, schedule, timing)
-
-
-def _row_tiles(problem: Problem, timing: Timing) -> float:
-    """Tiles of rows of one batch index."""
-    rows = max(1, problem.m_tiled)
-    return max(1, prod(problem.m)) / rows * -(-rows // timing.sizes.columns)
-
-
-def _width(problem: Problem, schedule: Schedule, timing: Timing) -> int:
-    """Sums on a partition that leave together: columns of one row, of neighbouring ones, or of all if columns lie on
-    partitions.
-    """
-    if problem.out.across:
-        return problem.width(problem.n_tiled)
-    return _columns(problem, timing) * schedule.rows_a_bank(problem, timing.sizes)
-
-
-def _columns(problem: Problem, timing: Timing) -> int:
-    """Of one tile of products."""
-    return min(max(1, problem.n_tiled), timing.sizes.bank_columns)
-
-
-def _combined(problem: Problem, schedule: Schedule, timing: Timing) -> Work:
-    """What the epilogue of one batch index reads is loaded."""
-    work, rows, (m_blocks, _) = NOTHING, max(1, prod(problem.m)), blocks_of(problem, schedule)
-    visits = 1 if schedule.stays == "rhs" and schedule.sums is Sums.PSUM else m_blocks
-    times = {Kept.TILE: 1.0, Kept.BLOCK: visits, Kept.WHOLE: 1 / prod(problem.b), Kept.COLUMN: 1 / prod(problem.b)}
-    for array, kept in zip(problem.arrays, schedule.rows, strict=True):
-        if array.on_chip:
-            continue
-        if array.repeats:
-            count = _tiles(problem, schedule, timing) / _row_tiles(problem, timing) if kept is Kept.TILE else 1
-            loaded = 1 if array.is_row else rows
-            work += timing.transfer(loaded * itemsize(array.dtype), itemsize(array.dtype)).times(count * times[kept])
-            continue
-        width, loaded = itemsize(array.dtype), rows if kept is Kept.TILE else min(rows, timing.sizes.columns)
-        near = problem.n_dim < 0 or array.n[problem.n_dim].stride == width
-        run = min(problem.n_tiled, schedule.columns) * schedule.beside if near else 1
-        if array.across:
-            run = 1 if array.apart else problem.n_tiled // array.across
-            loaded = prod(atom.size for atom in array.m if atom.stride)
-        moved = timing.transfer(loaded * prod(problem.n) * width, width * run)
-        work += moved.times(times[kept])
-    return work
-
-
-def _tile(problem: Problem, schedule: Schedule, timing: Timing) -> Work:
-    """One tile of sums leaves PSUM."""
-    columns = _width(problem, schedule, timing)
-    return tile_work(problem.epilogue, columns, problem.out.dtype, timing)

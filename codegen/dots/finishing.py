@@ -18,6 +18,7 @@ from neuronx_cc.codegen.dots.schedule import (
     Kept,
     Leaves,
     Schedule,
+    columns_of,
     together,
 )
 from neuronx_cc.ir.isa.timing import Timing
@@ -32,6 +33,8 @@ FEW_BODY = 4
 """Blocks of an iteration, at least, where few rows are multiplied with what is transposed: engines stage the next one
 while TensorE makes the sums of one.
 """
+MOST_COLUMNS = 64
+"""Values of an array with one of each row that each partition keeps, each of which is loaded by itself."""
 SEVERAL_BUFFERS = 2
 """Blocks of fewer buffers do not come while others are multiplied."""
 
@@ -103,7 +106,9 @@ def _side_by_side(problem: Problem, schedule: Schedule, timing: Timing) -> Sched
 def _with_columns(problem: Problem, schedule: Schedule, sizes: Sizes) -> Schedule:
     """With one value of each row, where an array has no more, kept for all blocks of columns."""
     whole = schedule.lhs.rows % sizes.columns == 0 or schedule.lhs.rows >= problem.m_tiled
-    if len(problem.m) != 1 or schedule.group > 1 or schedule.beside > 1 or schedule.swapped or not whole:
+    if problem.m_dim < 0 or schedule.beside > 1 or schedule.swapped or not whole:
+        return schedule
+    if columns_of(problem, sizes) > MOST_COLUMNS:
         return schedule
     kept = tuple(
         Kept.COLUMN if each.repeats and not each.on_chip and not any(atom.stride for atom in each.batch) else how

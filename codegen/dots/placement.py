@@ -22,6 +22,7 @@ from neuronx_cc.codegen.maps.spread import Partitions
 from neuronx_cc.codegen.movement.straight import interleaves
 from neuronx_cc.codegen.movement.transfer import transfer
 from neuronx_cc.ir import hlo
+from neuronx_cc.ir.hlo.editing import users
 from neuronx_cc.ir.isa.program import Space, Stream
 from neuronx_cc.ir.isa.timing import Timing
 from neuronx_cc.ir.types import itemsize
@@ -172,6 +173,7 @@ def _choose_output(context: Context, contraction: Contraction, bound: Sequence[B
         size = divisor(m[axis], most)
         partitions = Partitions(axis, size, m[axis] // size if _rows_are_short(context, contraction, lhs, axis) else 1)
     only_result = result in context.outputs and context.last_use(result) <= contraction.step
+    only_result = only_result or (result in context.permuted and _only_leaves(result))
     enough = partitions is not None and (
         partitions.size * (FILLED_IN_LOOPS if context.prefix else FILLED) >= most or shape.size <= SMALL_RESULT * most
     )
@@ -187,6 +189,15 @@ def _choose_output(context: Context, contraction: Contraction, bound: Sequence[B
         if alloc is not None:
             return replace(resident, alloc=alloc, start=resident.start + alloc.lo)
     return placed(context, result, home) if home is not None else context.new_hbm(result)
+
+
+def _only_leaves(value: hlo.SSAValue) -> bool:
+    """Whether nothing but results of the program are views of ``value``."""
+    return all(
+        isinstance(user, hlo.ReturnOp | hlo.TupleOp)
+        or (isinstance(user, hlo.TransposeOp | hlo.ReshapeOp) and _only_leaves(user.result))
+        for user in users(value)
+    )
 
 
 def _collected(context: Context, contraction: Contraction, bound: Sequence[Bound]) -> View | None:

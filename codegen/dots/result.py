@@ -24,6 +24,7 @@ from neuronx_cc.codegen.dots.schedule import (
     Schedule,
     array_name,
     between_name,
+    columns_of,
 )
 from neuronx_cc.codegen.dots.span import Part, batch_start
 from neuronx_cc.codegen.dots.tiles import Tiles
@@ -169,23 +170,31 @@ class Output:
         """With one value of each row: [partitions, tiles of rows]."""
         problem, builder, rows = self.placed.problem, self.emitter.builder, list(self.rows)
         most, n_at = builder.sizes.columns, {dim: Affine() for dim in range(len(problem.n))}
+        tiled = problem.m_dim
         for number, kept in enumerate(self.schedule.rows):
             if kept is not Kept.COLUMN:
                 continue
             array, stream = problem.arrays[number], load_stream(self.placed.contraction.arrays[number])
-            tiles, rest = divmod(problem.m_tiled, most)
-            column = self.tiles.tile(array.loaded, [tiles + bool(rest)], most, array_name(number), 1)
-            for first, count, height in ((0, tiles, most), (tiles, 1, rest)):
-                if count * height:
-                    part = Part(batch, {0: Affine(first * most)}, n_at, height, 1)
-                    source = self._part(self.placed.adds[number], array, part)
-                    across = source.dims[0]
-                    apart = Atom(count, across.stride * most)
-                    target = column.index(1, Affine(first), count)
-                    target = target.of((replace(target.dims[0], size=height), target.dims[1]))
-                    copy(builder, target, source.of((across, apart)), stream)
+            column = self.tiles.tile(array.loaded, [columns_of(problem, builder.sizes)], most, array_name(number), 1)
+            for index in product(*(range(1 if dim == tiled else size) for dim, size in enumerate(problem.m))):
+                m_at = {dim: Affine(at) for dim, at in enumerate(index)}
+                for start in range(0, problem.m_tiled, most):
+                    part = Part(batch, {**m_at, tiled: Affine(start)}, n_at, min(most, problem.m_tiled - start), 1)
+                    source, target = self._part(self.placed.adds[number], array, part), self._column(column, part)
+                    copy(builder, target.of(target.dims[:1]), source.of(source.dims[:1]), stream)
             rows[number] = column
         return replace(self, rows=tuple(rows))
+
+    def _column(self, column: Block, part: Part) -> Block:
+        """The values of a tile of rows among all."""
+        problem, most = self.placed.problem, self.emitter.builder.sizes.columns
+        tile = (part.m_at[problem.m_dim] + part.m_offset).parts(most)
+        stride = -(-problem.m_tiled // most)
+        for dim in reversed(range(len(problem.m))):
+            if dim != problem.m_dim:
+                tile = tile + part.m_at[dim] * stride
+                stride *= problem.m[dim]
+        return column.index(1, tile, 1).of((Atom(part.rows, 1, True), Atom(part.columns, 0)))
 
     def target(self, part: Part, rows: Block | None = None) -> Block:
         """Where a part of the result is written: among ``rows`` that are collected on chip, if given."""
@@ -206,8 +215,7 @@ class Output:
         if array.on_chip:
             return self._part(self.placed.adds[number], array, part)
         if kept is not None and self.schedule.rows[number] is Kept.COLUMN:
-            tile = (part.m_at[0] + part.m_offset).parts(self.emitter.builder.sizes.columns)
-            return kept.index(1, tile, 1).of((Atom(part.rows, 1, True), Atom(part.columns, 0)))
+            return self._column(kept, part)
         if kept is not None:
             begin = part.n_at[0] if self.schedule.rows[number] is Kept.WHOLE else Affine()
             kept = kept.index(1, begin + part.n_offset, part.columns)

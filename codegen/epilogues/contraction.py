@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import prod
 
 from neuronx_cc.codegen.convolutions.kinds import is_depthwise, is_kernel_gradient
-from neuronx_cc.codegen.dots.problem import PE_DTYPES, order_of, pe_dtype, rounding_of
+from neuronx_cc.codegen.dots.problem import PE_DTYPES, divisor, order_of, pe_dtype, rounding_of
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.timing import Timing, Work
 from neuronx_cc.ir.types import itemsize
@@ -59,7 +59,8 @@ class Contraction:
     def partitions(self, timing: Timing) -> int:
         """Those that the result fills where it stays on chip; 0 if it never does."""
         if isinstance(self.op, hlo.DotOp):
-            return timing.sizes.partitions
+            sizes = [hlo.shape_of(self.op.lhs).dims[axis] for axis in order_of(self.op, 0)[1]]
+            return max((divisor(size, timing.sizes.partitions) for size in sizes), default=1)
         return min(self.rows, timing.sizes.partitions) if len(self.along) > 1 else 0
 
     def work(self, timing: Timing) -> Work:

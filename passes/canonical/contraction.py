@@ -93,8 +93,8 @@ def _without_transpose(value: Value, contracting: tuple[int, ...], batch: tuple[
 
 
 def _transpose_of_dot(op: hlo.TransposeOp, scope: Scope) -> Value | None:
-    """``transpose(dot(a, b))`` that swaps the free dims of both operands -> ``dot(b, a)``, whose batch dims are transposed
-    if they come between or after the others.
+    """``transpose(dot(a, b))`` that swaps the free dims of both operands -> ``dot(b, a)``, whose batch dims are
+    transposed if they come between or after the others.
     """
     inner = result_op(op.operand)
     if not isinstance(inner, hlo.DotOp) or not inner.results[0].has_one_use():

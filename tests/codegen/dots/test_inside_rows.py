@@ -84,7 +84,9 @@ def test_heads_inside_take_no_longer(terms: int, heads: int, features: int, dtyp
     assert linear < 4 * times[1], (linear, times)
 
 
-@pytest.mark.parametrize(("terms", "rows", "columns"), [(16384, 128, 128), (6272, 32, 192), (4096, 256, 40), (5000, 96, 40)])
+@pytest.mark.parametrize(
+    ("terms", "rows", "columns"), [(16384, 128, 128), (6272, 32, 192), (4096, 256, 40), (5000, 96, 40)]
+)
 def test_long_sums_of_short_terms(terms: int, rows: int, columns: int) -> None:
     """What is given, or computed before in any way, is read in long runs."""
     shapes = (terms, rows), (terms, columns)
@@ -100,7 +102,9 @@ def test_long_sums_of_short_terms(terms: int, rows: int, columns: int) -> None:
     assert _us(lambda x, y: x.T @ y, *shapes, dtype="float32") < 1.2 * moved + 4
 
 
-@pytest.mark.parametrize(("rows", "terms", "columns"), [(3136, 24, 144), (3136, 24, 320), (25088, 24, 24), (3000, 64, 200)])
+@pytest.mark.parametrize(
+    ("rows", "terms", "columns"), [(3136, 24, 144), (3136, 24, 320), (25088, 24, 24), (3000, 64, 200)]
+)
 def test_short_sums_with_much_after(rows: int, terms: int, columns: int) -> None:
     """Ops after a contraction that take longer than its products are computed as sums leave PSUM nevertheless."""
     shapes = (rows, terms), (terms, columns), (2, columns)
