@@ -2,8 +2,9 @@
 
 Input: canonical hlo. Output: a dot of a matrix with an array [images, features, positions...], whose result is
 transposed to [images, features, positions...], is a convolution, which takes positions of several images together and
-computes what follows with one value of each feature (``features_first``). Where positions are few, tiles of a
-convolution are small, and the dot stays; so do all where a rule of the policy tells the two opcodes apart.
+computes what follows with one value of each feature (``features_first``). Where positions are very few, tiles of a
+convolution are small, and the dot stays; so it does where they are many and nothing follows, and where a rule of the
+policy tells the two opcodes apart.
 """
 
 from math import prod
@@ -11,12 +12,14 @@ from typing import NamedTuple
 
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import ConvDims, HloModule, WindowDim
-from neuronx_cc.ir.hlo.editing import defining_op, insert_before, ops_of, replace
+from neuronx_cc.ir.hlo.editing import defining_op, insert_before, ops_of, replace, users
 from neuronx_cc.passes.manager import PassContext, only_for
 
 FLOATS = frozenset(["f32", "bf16", "f16"])
 LEAST = 49
 """Positions of an image: of fewer, a dot takes less time."""
+MOST_ALONE = 128
+"""Of more, it takes as long, unless elementwise ops follow: its columns are full tiles then."""
 
 
 @only_for(hlo.DotOp)
@@ -52,7 +55,13 @@ def _of_images(op: hlo.TransposeOp) -> _Contraction | None:
         if op.dimensions.data != order or matrix.rank != 2 or summed[images] != (1,) or len(summed[0]) != 1:
             continue
         alike = {matrix.dtype, image.dtype, op.shape.dtype} <= FLOATS and image.rank == op.shape.rank > 2
-        if alike and image.dims[0] > 1 and image.dims[1] > 1 and prod(image.dims[2:]) >= LEAST:
+        if not alike or image.dims[0] == 1 or image.dims[1] == 1:
+            return None
+        positions, computed = (
+            prod(image.dims[2:]),
+            any(isinstance(user, hlo.ElementwiseOp) for user in users(op.result)),
+        )
+        if LEAST <= positions and (computed or positions <= MOST_ALONE):
             return _Contraction(dot, images, summed[1 - images][0])
     return None
 

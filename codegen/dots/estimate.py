@@ -277,7 +277,8 @@ def _overlapped(problem: Problem, schedule: Schedule, work: Work, wait: float, p
 
 def _shown(problem: Problem, schedule: Schedule, timing: Timing) -> float:
     """Transfers of the first tiles that the epilogue reads, which come after the operands, and of the last stored."""
-    rows = min(max(1, prod(problem.m)), schedule.beside * timing.sizes.columns)
+    high, rows = timing.sizes.columns, max(1, problem.m_tiled)
+    rows = min(rows, schedule.beside * high) if schedule.beside > 1 else rows % high or high
     columns = min(schedule.columns, max(1, schedule.rhs.rows), problem.width(problem.n_tiled))
     part = rows * columns / (max(1, prod(problem.m)) * prod(problem.n))
     stored = results(problem, schedule, timing).dma if schedule.leaves is Leaves.TILES else 0.0
