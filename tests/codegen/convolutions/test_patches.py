@@ -84,13 +84,17 @@ def test_windows_that_overlap_or_leave_gaps(random: np.random.Generator) -> None
         check_function(function, x, w)
 
 
-def test_convolutions_of_1_x_1_stay_what_they_are(random: np.random.Generator) -> None:
-    x, w = (random.standard_normal(dims).astype(np.float32) for dims in ((2, 9, 8, 12), (1, 1, 12, 20)))
+@pytest.mark.parametrize("steps", [(1, 1), (2, 3)])
+@pytest.mark.parametrize(("order", "left"), [("NHWC", 0), ("NCHW", 1)])
+def test_convolutions_of_1_x_1(order: str, left: int, steps: tuple[int, int], random: np.random.Generator) -> None:
+    """They are contractions where features are innermost."""
+    image = (2, 9, 8, 12) if order == "NHWC" else (2, 12, 9, 8)
+    x, w = (random.standard_normal(dims).astype(np.float32) for dims in (image, (1, 1, 12, 20)))
 
     def function(x: Any, w: Any) -> Any:
-        return lax.conv_general_dilated(x, w, (1, 1), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+        return lax.conv_general_dilated(x, w, steps, "VALID", dimension_numbers=(order, "HWIO", order))
 
-    assert convolutions(function, x, w) == 1
+    assert convolutions(function, x, w) == left
     check_function(function, x, w)
 
 
@@ -103,5 +107,5 @@ def test_gradients_of_1_x_1_kernels_of_large_images_stay_convolutions(batch: int
         loss = lambda w: (lax.conv_general_dilated(x, w, (1, 1), "VALID", dimension_numbers=numbers) ** 2).sum()  # noqa: E731
         return jax.grad(loss)(w)
 
-    assert convolutions(gradient, x, w) == 2
+    assert convolutions(gradient, x, w) == 1
     check_function(gradient, x, w)
