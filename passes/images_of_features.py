@@ -61,7 +61,7 @@ def _of_images(op: hlo.TransposeOp) -> _Contraction | None:
             prod(image.dims[2:]),
             any(isinstance(user, hlo.ElementwiseOp) for user in users(op.result)),
         )
-        if LEAST <= positions and (computed or positions <= MOST_ALONE):
+        if positions >= LEAST and (computed or positions <= MOST_ALONE):
             return _Contraction(dot, images, summed[1 - images][0])
     return None
 

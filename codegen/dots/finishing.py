@@ -33,7 +33,7 @@ FEW_BODY = 4
 """Blocks of an iteration, at least, where few rows are multiplied with what is transposed: engines stage the next one
 while TensorE makes the sums of one.
 """
-MOST_COLUMNS = 64
+MOST_VALUES = 64
 """Values of an array with one of each row that each partition keeps, each of which is loaded by itself."""
 SEVERAL_BUFFERS = 2
 """Blocks of fewer buffers do not come while others are multiplied."""
@@ -108,7 +108,7 @@ def _with_columns(problem: Problem, schedule: Schedule, sizes: Sizes) -> Schedul
     whole = schedule.lhs.rows % sizes.columns == 0 or schedule.lhs.rows >= problem.m_tiled
     if problem.m_dim < 0 or schedule.beside > 1 or schedule.swapped or not whole:
         return schedule
-    if columns_of(problem, sizes) > MOST_COLUMNS:
+    if columns_of(problem, sizes) > MOST_VALUES:
         return schedule
     kept = tuple(
         Kept.COLUMN if each.repeats and not each.on_chip and not any(atom.stride for atom in each.batch) else how
