@@ -12,7 +12,7 @@ from neuronx_cc.codegen.dots.contraction import Bound, Contraction, Placed
 from neuronx_cc.codegen.dots.copies import copied, copies_of, dense_of, in_memory
 from neuronx_cc.codegen.dots.homes import best_home, placed
 from neuronx_cc.codegen.dots.problem import DECODED, Home, divisor, pe_dtype, run_of
-from neuronx_cc.codegen.dots.statement import problems_of
+from neuronx_cc.codegen.dots.statement import LEAST_FILLED, problems_of
 from neuronx_cc.codegen.emission.accesses import Alloc
 from neuronx_cc.codegen.emission.views import View, linear, unplaced
 from neuronx_cc.codegen.epilogues.arrays import views_of_cast
@@ -214,7 +214,7 @@ def _collected(context: Context, contraction: Contraction, bound: Sequence[Bound
     sizes = [shape.dims[dim] for dim in order]
     size = divisor(sizes[axis], context.sizes.columns)
     nbytes = shape.size // size * itemsize(shape.dtype)
-    if not context.residents.may_stay(nbytes):
+    if size * LEAST_FILLED < context.sizes.columns or not context.residents.may_stay(nbytes):
         return None
     lies = resident_view(Alloc(Space.SBUF, 0, nbytes), shape.dtype, sizes, Partitions(axis, size, sizes[axis] // size))
     lies = lies.transpose([order.index(dim) for dim in range(len(order))])

@@ -254,10 +254,22 @@ class Problem:
     @cached_property
     def m_around(self) -> int:
         """The other dim of m along which tiles are staged together: of tiles of lhs that follow each other in memory,
-        else the largest; -1 without any.
+        else of rows that do in most arrays, else the largest; -1 without any.
         """
         found = [dim for dim, size in enumerate(self.m) if dim != self.m_dim and size > 1]
-        return max(found, key=lambda dim: (self.follows(dim), self.m[dim], -abs(self.m_dim - dim)), default=-1)
+
+        def worth(dim: int) -> tuple[int, ...]:
+            return self.follows(dim), self._in_runs(dim), self.m[dim], -abs(self.m_dim - dim)
+
+        return max(found, key=worth, default=-1)
+
+    def _in_runs(self, around: int) -> int:
+        """In how many arrays in HBM rows lie one after the other along a dim."""
+        written = [array for array in (self.out, *self.arrays) if not array.on_chip and not array.repeats]
+        rows = [(array.m[around].stride, run_of(array.n, itemsize(array.dtype))) for array in written]
+        if self.lhs.home is Home.HBM:
+            rows.append((self.lhs.free[around].stride, run_of(self.lhs.contracted, itemsize(self.lhs.stored))))
+        return sum(stride == run for stride, run in rows)
 
     def follows(self, around: int) -> bool:
         """Whether tiles of lhs lie one after the other along a dim."""

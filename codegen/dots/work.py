@@ -10,7 +10,7 @@ from math import prod
 
 from neuronx_cc.codegen.dots import conversion, splitting
 from neuronx_cc.codegen.dots.blocks import blocks_of
-from neuronx_cc.codegen.dots.problem import TWO, Home, Operand, Problem, run_of
+from neuronx_cc.codegen.dots.problem import TWO, Home, Operand, Problem, Result, run_of
 from neuronx_cc.codegen.dots.schedule import Kept, Leaves, Schedule, Sums, row_run
 from neuronx_cc.codegen.emission.views import Atom
 from neuronx_cc.codegen.epilogues.work import leave, tile_work
@@ -131,7 +131,7 @@ def results(problem: Problem, schedule: Schedule, timing: Timing) -> Work:
     block = min(schedule.rhs.rows, problem.n_tiled, schedule.columns)
 
     def stored(part: float, count: int) -> Work:
-        return timing.transfer(rows * columns * width, _stored_run(problem, schedule, count)).times(part)
+        return timing.transfer(rows * columns * width, _run(problem, schedule, problem.out, count)).times(part)
 
     return work + _with_rest(problem.n_tiled, block, stored)
 
@@ -147,15 +147,17 @@ def _sums_turned(problem: Problem, schedule: Schedule, timing: Timing) -> Work:
     return square.times(tiles * -(-columns // SQUARE)) + summed.times(banks)
 
 
-def _stored_run(problem: Problem, schedule: Schedule, columns: int) -> int:
-    """Bytes beside each other of a result's tile of so many columns, with the rows whose sums leave together."""
-    out, atoms = problem.out, list[Atom]()
+def _run(problem: Problem, schedule: Schedule, array: Result, columns: int) -> int:
+    """Bytes beside each other of a tile of so many columns, with the rows whose sums leave together: of the result, or
+    of an array that its epilogue reads.
+    """
+    atoms = list[Atom]()
     if problem.n_dim >= 0:
-        atoms.append(Atom(columns, out.n[problem.n_dim].stride))
+        atoms.append(Atom(columns, array.n[problem.n_dim].stride))
     if schedule.beside > 1:
         dim = problem.m_around if schedule.group > 1 else problem.m_dim
-        atoms.append(Atom(schedule.beside, out.m[dim].stride))
-    return run_of(atoms, itemsize(out.dtype))
+        atoms.append(Atom(schedule.beside, array.m[dim].stride))
+    return run_of((atom for atom in atoms if atom.stride), itemsize(array.dtype))
 
 
 def tile_count(problem: Problem, schedule: Schedule, timing: Timing) -> float:
@@ -199,12 +201,11 @@ def combined(problem: Problem, schedule: Schedule, timing: Timing) -> Work:
             work += timing.transfer(loaded * itemsize(array.dtype), itemsize(array.dtype)).times(count * times[kept])
             continue
         width, loaded = itemsize(array.dtype), rows if kept is Kept.TILE else min(rows, timing.sizes.columns)
-        near = problem.n_dim < 0 or array.n[problem.n_dim].stride == width
-        run = min(problem.n_tiled, schedule.columns) * schedule.beside if near else 1
+        run = _run(problem, schedule, array, min(problem.n_tiled, schedule.columns))
         if array.across:
-            run = 1 if array.apart else problem.n_tiled // array.across
+            run = width * (1 if array.apart else problem.n_tiled // array.across)
             loaded = prod(atom.size for atom in array.m if atom.stride)
-        moved = timing.transfer(loaded * prod(problem.n) * width, width * run)
+        moved = timing.transfer(loaded * prod(problem.n) * width, max(width, run))
         work += moved.times(times[kept])
     return work
 

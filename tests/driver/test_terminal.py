@@ -261,7 +261,7 @@ def test_errors_in_json_have_their_place(capsys):
     assert guarded("neuronx-cc", ["--json"], body) == 70
     error = json.loads(capsys.readouterr().out)["error"]
     assert error["location"] == {
-        "name": "x", "op_name": "jit(f)/x", "source_file": "m.py", "source_line": 3, "text_line": 0,
+        "name": "x", "op_name": "jit(f)/x", "source_file": "m.py", "source_line": 3, "text_line": 0, "calls": [],
     }  # fmt: skip
     assert error["pass"] == "cse"
 

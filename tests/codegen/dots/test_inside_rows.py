@@ -24,7 +24,7 @@ FORMS = (
     "bhqk,bkhd->bqhd",
     "ktd,kte->tde",
 )
-LONG = (63, 64, 127, 128, 129, 250, 256)
+LONG = (63, 64, 127, 128, 129, 131, 250, 256, 257)
 TIMING = Timing(TRN1)
 
 
