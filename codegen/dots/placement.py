@@ -211,12 +211,16 @@ def _collected(context: Context, contraction: Contraction, bound: Sequence[Bound
     axis = next((at for at, dim in enumerate(order) if dim >= batch), len(order))
     if not any(dim < batch and shape.dims[dim] > 1 for dim in order[axis:]) or order[axis] >= batch + rows:
         return None
-    sizes = [shape.dims[dim] for dim in order]
+    sizes, lhs = [shape.dims[dim] for dim in order], bound[0].view
     size = divisor(sizes[axis], context.sizes.columns)
-    nbytes = shape.size // size * itemsize(shape.dtype)
-    if size * LEAST_FILLED < context.sizes.columns or not context.residents.may_stay(nbytes):
+    partitions = Partitions(axis, size, sizes[axis] // size)
+    found = partitions_of(contraction.classes(lhs, 0)[1]) if lhs.in_sbuf else None
+    if found is not None and found.axis == order[axis] - batch:
+        partitions = replace(found, axis=axis)  # rows of a result lie as those of what is contracted
+    nbytes = shape.size // partitions.size * itemsize(shape.dtype)
+    if partitions.size * LEAST_FILLED < context.sizes.columns or not context.residents.may_stay(nbytes):
         return None
-    lies = resident_view(Alloc(Space.SBUF, 0, nbytes), shape.dtype, sizes, Partitions(axis, size, sizes[axis] // size))
+    lies = resident_view(Alloc(Space.SBUF, 0, nbytes), shape.dtype, sizes, partitions)
     lies = lies.transpose([order.index(dim) for dim in range(len(order))])
     adds = [unplaced(hlo.shape_of(each).dtype, shape.dims) for each in contraction.arrays]
 
