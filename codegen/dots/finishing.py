@@ -108,7 +108,8 @@ def _with_columns(problem: Problem, schedule: Schedule, sizes: Sizes) -> Schedul
     whole = schedule.lhs.rows % sizes.columns == 0 or schedule.lhs.rows >= problem.m_tiled
     if problem.m_dim < 0 or schedule.beside > 1 or schedule.swapped or not whole:
         return schedule
-    if columns_of(problem, sizes) > MOST_VALUES:
+    once = prod(problem.n) <= min(schedule.columns, max(1, schedule.rhs.rows))  # a tile has all columns of a row
+    if once or columns_of(problem, sizes) > MOST_VALUES:
         return schedule
     kept = tuple(
         Kept.COLUMN if each.repeats and not each.on_chip and not any(atom.stride for atom in each.batch) else how
