@@ -16,6 +16,7 @@ from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.hlo.editing import defining_op, ops_of, users
 from neuronx_cc.ir.machine import Sizes
+from neuronx_cc.ir.types import itemsize
 from neuronx_cc.passes.analysis.exchanges import is_exchange
 from neuronx_cc.passes.analysis.loop_state import Invariants
 from neuronx_cc.passes.analysis.stored import STAGED_SHARE, equal_chunk
@@ -27,11 +28,13 @@ from neuronx_cc.passes.manager import PassContext, only_for
 
 MOST = 64
 """Ops after a contraction that are looked at."""
+SHORT = 64
+"""Bytes of a run, from which on another order of the outer dims is as good."""
 
 
 @only_for(hlo.DotOp)
 def run(module: HloModule, context: PassContext) -> None:
-    sizes = context.timing.sizes
+    sizes, long_run = context.timing.sizes, context.timing.long_run
     rows = {
         dot
         for computation in module.computations()
@@ -45,7 +48,7 @@ def run(module: HloModule, context: PassContext) -> None:
         late = set[hlo.Operation]()
         if any(isinstance(op, hlo.TransposeOp) for op in ops):
             chosen |= {op for op in ops if isinstance(op, hlo.DotOp) and _is_read_transposed(op)}
-            late = {op for op in ops if isinstance(op, hlo.TransposeOp) and _comes_early(op)}
+            late = {op for op in ops if isinstance(op, hlo.TransposeOp) and _comes_early(op, long_run)}
         if chosen or late:
             mover = Mover(chosen)
             mover.made |= late
@@ -109,15 +112,26 @@ def _is_read_transposed(dot: hlo.DotOp) -> bool:
     return not pending and transposed > 0
 
 
-def _comes_early(op: hlo.TransposeOp) -> bool:
-    """Whether ``op`` gives the result of a contraction to elementwise ops alone, after which others take any order."""
+def _comes_early(op: hlo.TransposeOp, long_run: int) -> bool:
+    """Whether ``op`` gives the result of a contraction to elementwise ops alone, after which others take any order;
+    where its runs are short, these read no other arrays.
+    """
     dims, dot = op.dimensions.data, defining_op(op.operand)
     if not isinstance(dot, hlo.DotOp) or dims[-1] != len(dims) - 1 or not op.operand.has_one_use():
+        return False
+    kept = next(at for at in range(len(dims)) if dims[at:] == tuple(range(at, len(dims))))
+    run = prod(op.shape.dims[kept:]) * itemsize(op.shape.dtype)
+    if run < SHORT:
         return False
     inside, pending = set[hlo.Operation](), [op.result]
     while pending and len(inside) <= MOST:
         for user in users(pending.pop()):
             if isinstance(user, hlo.ElementwiseOp) and user.shape.dims == op.shape.dims:
+                others = (made for made in map(defining_op, user.operands) if made is not op and made not in inside)
+                if 2 * run < long_run and not all(
+                    isinstance(made, hlo.BroadcastOp | hlo.ElementwiseOp) for made in others
+                ):
+                    return False
                 pending += [] if user in inside else [user.results[0]]
                 inside.add(user)
             elif not isinstance(user, hlo.ReturnOp | hlo.TupleOp | hlo.DotOp | hlo.ReduceOp):
