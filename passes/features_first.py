@@ -39,11 +39,14 @@ def run(module: HloModule, context: PassContext) -> None:
 class Mover:
     """The transposes made so far. ``transpose(x, order)``: dim i of the result is dim ``order[i]`` of x."""
 
-    def __init__(self, dots: Set[hlo.Operation] = frozenset(), given: bool = False) -> None:
-        """``dots``: contractions that are to be computed with their operands swapped; ``given``: whether the order of
-        the computation's results is, unlike that of a loop's state.
+    def __init__(
+        self, dots: Set[hlo.Operation] = frozenset(), made: Set[hlo.Operation] = frozenset(), given: bool = False
+    ) -> None:
+        """``dots``: contractions that are to be computed with their operands swapped; ``made``: transposes that move as
+        if this pass had made them; ``given``: whether the order of the computation's results is, unlike that of a
+        loop's state.
         """
-        self.made: set[hlo.Operation] = set()
+        self.made = set(made)
         self.dots, self.given = dots, given
 
     def visit(self, op: hlo.HloOp) -> None:

@@ -49,18 +49,16 @@ def _of_images(op: hlo.TransposeOp) -> _Contraction | None:
         return None
     last, numbers = op.shape.rank - 1, dot.dims.data
     summed = numbers.lhs_contracting, numbers.rhs_contracting
+    shapes = [hlo.shape_of(operand) for operand in dot.operands]
     for images, order in ((1, (1, 0, *range(2, last + 1))), (0, (0, last, *range(1, last)))):
-        shapes = [hlo.shape_of(operand) for operand in dot.operands]
         matrix, image = shapes[1 - images], shapes[images]
         if op.dimensions.data != order or matrix.rank != 2 or summed[images] != (1,) or len(summed[0]) != 1:
             continue
         alike = {matrix.dtype, image.dtype, op.shape.dtype} <= FLOATS and image.rank == op.shape.rank > 2
         if not alike or image.dims[0] == 1 or image.dims[1] == 1:
             return None
-        positions, computed = (
-            prod(image.dims[2:]),
-            any(isinstance(user, hlo.ElementwiseOp) for user in users(op.result)),
-        )
+        positions = prod(image.dims[2:])
+        computed = any(isinstance(user, hlo.ElementwiseOp) for user in users(op.result))
         if positions >= LEAST and (computed or positions <= MOST_ALONE):
             return _Contraction(dot, images, summed[1 - images][0])
     return None

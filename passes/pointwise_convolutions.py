@@ -35,13 +35,9 @@ def _is_pointwise(op: hlo.ConvolutionOp) -> bool:
     if any(dim.size > 1 or dim.pad_low or dim.pad_high or dim.lhs_dilation > 1 for dim in op.window.data):
         return False
     # positions lie in the same order in image and result
-    image, result = (sorted(range(last), key=each.__getitem__) for each in (_positions(dims)))
-    return image == result and dims.out_feature in (0, last)
-
-
-def _positions(dims: hlo.ConvDims) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Batch and spatial dims of image and result."""
-    return (dims.lhs_batch, *dims.lhs_spatial), (dims.out_batch, *dims.out_spatial)
+    image, result = (dims.lhs_batch, *dims.lhs_spatial), (dims.out_batch, *dims.out_spatial)
+    alike = sorted(range(last), key=image.__getitem__) == sorted(range(last), key=result.__getitem__)
+    return alike and dims.out_feature in (0, last)
 
 
 def _contraction(op: hlo.ConvolutionOp) -> hlo.SSAValue:

@@ -50,8 +50,7 @@ def run(module: HloModule, context: PassContext) -> None:
             chosen |= {op for op in ops if isinstance(op, hlo.DotOp) and _is_read_transposed(op)}
             late = {op for op in ops if isinstance(op, hlo.TransposeOp) and _comes_early(op, long_run)}
         if chosen or late:
-            mover = Mover(chosen)
-            mover.made |= late
+            mover = Mover(chosen, late)
             for op in ops_of(computation.block):
                 mover.visit(op)
 
@@ -128,9 +127,8 @@ def _comes_early(op: hlo.TransposeOp, long_run: int) -> bool:
         for user in users(pending.pop()):
             if isinstance(user, hlo.ElementwiseOp) and user.shape.dims == op.shape.dims:
                 others = (made for made in map(defining_op, user.operands) if made is not op and made not in inside)
-                if 2 * run < long_run and not all(
-                    isinstance(made, hlo.BroadcastOp | hlo.ElementwiseOp) for made in others
-                ):
+                computed = all(isinstance(made, hlo.BroadcastOp | hlo.ElementwiseOp) for made in others)
+                if 2 * run < long_run and not computed:
                     return False
                 pending += [] if user in inside else [user.results[0]]
                 inside.add(user)

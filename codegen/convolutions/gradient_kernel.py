@@ -48,7 +48,7 @@ def lower(context: Context, op: hlo.ConvolutionOp, step: int) -> None:
         # all of PSUM, the sums in one piece first
         builder.psum.make_room(builder.sizes.psum_bytes)
         sums = builder.ring(builder.psum, sum_banks(builder.sizes) * builder.sizes.bank_bytes, 1, "sums")
-        for carrier in {carrier_of(form.pe_dtype, fast), carrier_of(op.shape.dtype, False)}:
+        for carrier in sorted({carrier_of(form.pe_dtype, fast), carrier_of(op.shape.dtype, False)}):
             context.fixed.identity(carrier)
         wholes = arrays_of(context, form)
         posed = pose(context, form, home, wholes)

@@ -16,15 +16,15 @@ import numpy as np
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.dots.contraction import Bound, Contraction
 from neuronx_cc.codegen.dots.estimate import bound as bound_of
-from neuronx_cc.codegen.dots.problem import Home, Problem, divisor
-from neuronx_cc.codegen.dots.statement import LEAST_FILLED, problems_of
+from neuronx_cc.codegen.dots.inside import dim_around, in_memory, lying_whole
+from neuronx_cc.codegen.dots.problem import Home, Problem
+from neuronx_cc.codegen.dots.statement import problems_of
 from neuronx_cc.codegen.emission.accesses import Alloc
 from neuronx_cc.codegen.emission.builder import emit_over
 from neuronx_cc.codegen.emission.views import Affine, Atom, View, coalesce, linear, outermost, stride_of, unplaced
 from neuronx_cc.codegen.formation.graph import base
 from neuronx_cc.codegen.indexing.gather_kernel import bring_together
-from neuronx_cc.codegen.maps.plan import partitions_of, resident_view
-from neuronx_cc.codegen.maps.spread import Partitions
+from neuronx_cc.codegen.maps.plan import partitions_of
 from neuronx_cc.codegen.movement.relayout_plan import LEAST_ELEMENTS, is_long
 from neuronx_cc.codegen.movement.transfer import blocks_of, nanoseconds, transfer
 from neuronx_cc.ir import hlo
@@ -117,37 +117,27 @@ def _whole(context: Context, contraction: Contraction, bound: Sequence[Bound]) -
 
 
 def _rows_on_chip(contraction: Contraction, index: int, bound: Sequence[Bound], most: int) -> View | None:
-    """How an operand in HBM with a batch inside of its rows or terms lies where it has come whole: the outermost dim of
-    these on the partitions, ``most`` of them, as the other operand has it if it is contracted, else neighbours on each.
-    None of others.
+    """How an operand in HBM with a batch inside of its rows or terms lies where it has come whole: terms on the
+    partitions, ``most`` of them, as the other operand has them. None of others.
     """
     view, other = bound[index].view, bound[1 - index].view
     if bound[index].home is not Home.HBM or bound[index].listed is not None or view.start.terms:
         return None
-    batch, free = len(contraction.sizes(0)[0]), contraction.free(index)
-    order = in_memory(view)
-    sizes = [view.shape[dim] for dim in order]
-    dense = unplaced(view.dtype, sizes).transpose([order.index(dim) for dim in range(len(order))])
-    axis = next((at for at, dim in enumerate(order) if dim >= batch), len(order))
-    if not any(dim < batch and view.shape[dim] > 1 for dim in order[axis:]) or dense.dims != view.dims:
+    batch, like = len(contraction.sizes(0)[0]), None
+    dim, first = dim_around(view, batch), batch + contraction.free(index)
+    if dim < 0 or not _is_dense(view):
         return None
-    size = divisor(sizes[axis], most)
-    partitions = Partitions(axis, size, sizes[axis] // size)
-    if order[axis] >= batch + free and other.in_sbuf:
-        beside = partitions_of(contraction.classes(other, 1 - index)[2])
-        if beside is not None and beside.axis != order[axis] - batch - free:
+    if dim >= first and other.in_sbuf:
+        like = partitions_of(contraction.classes(other, 1 - index)[2])
+        if like is not None and like.axis != dim - first:
             return None
-        partitions = partitions if beside is None else replace(beside, axis=axis)
-    if partitions.size * LEAST_FILLED < most:
-        return None
-    nbytes = prod(sizes) // partitions.size * itemsize(view.dtype)
-    lies = resident_view(Alloc(Space.SBUF, 0, nbytes), view.dtype, sizes, partitions)
-    return lies.transpose([order.index(dim) for dim in range(len(order))])
+    return lying_whole(view, dim, most, like)
 
 
-def in_memory(view: View) -> list[int]:
-    """The dims of a view, the outermost in memory first."""
-    return sorted(range(len(view.dims)), key=lambda dim: -stride_of(view.dims[dim]))
+def _is_dense(view: View) -> bool:
+    order = in_memory(view)
+    dense = unplaced(view.dtype, [view.shape[dim] for dim in order])
+    return dense.transpose([order.index(dim) for dim in range(len(order))]).dims == view.dims
 
 
 def _in_other_orders(contraction: Contraction, bound: Sequence[Bound], out: View) -> Iterator[Copies]:

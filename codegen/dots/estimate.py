@@ -86,7 +86,8 @@ def _of_whole_k(problem: Problem, schedule: Schedule, timing: Timing) -> float:
     outer_load, inner_load = (load(problem, schedule, each, timing) for each in (outer, inner))
     outer_turn, inner_turn = (transposes(problem, schedule, each, timing) for each in (outer, inner))
     multiplied = products(problem, schedule, timing)
-    work = [outer_load, outer_turn, inner_load, inner_turn, multiplied, results(problem, schedule, timing)]
+    left = results(problem, schedule, timing)
+    work = [outer_load, outer_turn, inner_load, inner_turn, multiplied, left]
     if passes > 1 and schedule.coming(inner).kept:
         kept = timing.transfer(problem.elements(inner) * itemsize(inner.dtype), timing.long_run)
         work += [kept, (kept + splitting.work(problem, inner, timing)).times(passes - 1)]
@@ -112,6 +113,7 @@ def _of_whole_k(problem: Problem, schedule: Schedule, timing: Timing) -> float:
     shown = first + (turns - 1) * inner_shown + (outer_turns - 1) * outer_shown
     # so do those of each batch index, of which some are under way
     wait += shown * batches / min(UNDER_WAY, prod(schedule.batch_bodies(problem)))
+    wait += _shown(problem, schedule, left, timing)
     time = _overlapped(problem, schedule, total(work).times(batches), wait, batches * passes * others, timing)
     waiting = 0.0
     for operand, blocks, pairs in ((outer, passes, passes), (inner, others, passes * others)):
@@ -162,7 +164,8 @@ def _of_k_blocks(problem: Problem, schedule: Schedule, timing: Timing) -> float:
     rows, all_columns = (max(1, prod(each)) for each in (problem.m, problem.n))
     tiles = -(-rows // min(schedule.lhs.rows, timing.sizes.columns)) * -(-all_columns // columns)
     count = schedule.k_blocks(problem)
-    work = [products(problem, schedule, timing), results(problem, schedule, timing), add.times(tiles * (count - 1))]
+    left = results(problem, schedule, timing)
+    work = [products(problem, schedule, timing), left, add.times(tiles * (count - 1))]
     moved, split = [], 0.0
     for operand, times in ((problem.lhs, n_blocks), (problem.rhs, m_blocks)):
         work.append(transposes(problem, schedule, operand, timing).times(times))
@@ -179,6 +182,7 @@ def _of_k_blocks(problem: Problem, schedule: Schedule, timing: Timing) -> float:
         # Vector, which adds up, is kept from that, and TensorE waits for the banks
         wide = problem.epilogue.work(columns, timing).bound + problem.epilogue.latency(timing)
         wait += batches * tiles * wide
+    wait += _shown(problem, schedule, left, timing)
     return _overlapped(problem, schedule, total([*work, *moved]).times(batches), wait, pairs, timing)
 
 
@@ -265,23 +269,24 @@ def _converted(
 
 
 def _overlapped(problem: Problem, schedule: Schedule, work: Work, wait: float, pairs: int, timing: Timing) -> float:
-    """Time of all ``work``: that of the engines after they ``wait`` for loads, or that of the DMA, after which one of
-    ``pairs`` of blocks is left to multiply.
+    """Time of all ``work``: that of the engines and what these ``wait`` for transfers, or that of the DMA, after which
+    one of ``pairs`` of blocks is left to multiply.
     """
     engines = max(work.tensor, work.vector, work.scalar, work.psum_port, work.sbuf_port)
     others = sorted((work.tensor, work.vector, work.scalar, work.dma))[-2]
-    ends = _shown(problem, schedule, timing)
-    bound = max(engines + wait + ends, work.dma + work.tensor / pairs)
+    bound = max(engines + wait, work.dma + work.tensor / pairs)
     return bound + UNHIDDEN * others + _ends(problem, schedule, timing)
 
 
-def _shown(problem: Problem, schedule: Schedule, timing: Timing) -> float:
-    """Transfers of the first tiles that the epilogue reads, which come after the operands, and of the last stored."""
+def _shown(problem: Problem, schedule: Schedule, left: Work, timing: Timing) -> float:
+    """Transfers of the first tiles that the epilogue reads, which come after the operands, and of the last stored;
+    ``left``: the work of all results.
+    """
     high, rows = timing.sizes.columns, max(1, problem.m_tiled)
     rows = min(rows, schedule.beside * high) if schedule.beside > 1 else rows % high or high
     columns = min(schedule.columns, max(1, schedule.rhs.rows), problem.width(problem.n_tiled))
     part = rows * columns / (max(1, prod(problem.m)) * prod(problem.n))
-    stored = results(problem, schedule, timing).dma if schedule.leaves is Leaves.TILES else 0.0
+    stored = left.dma if schedule.leaves is Leaves.TILES else 0.0
     return min(1.0, part) * (combined(problem, schedule, timing).dma + stored)
 
 

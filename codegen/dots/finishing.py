@@ -18,7 +18,7 @@ from neuronx_cc.codegen.dots.schedule import (
     Kept,
     Leaves,
     Schedule,
-    columns_of,
+    count_row_tiles,
     together,
 )
 from neuronx_cc.ir.isa.timing import Timing
@@ -109,7 +109,7 @@ def _with_columns(problem: Problem, schedule: Schedule, sizes: Sizes) -> Schedul
     if problem.m_dim < 0 or schedule.beside > 1 or schedule.swapped or not whole:
         return schedule
     once = prod(problem.n) <= min(schedule.columns, max(1, schedule.rhs.rows))  # a tile has all columns of a row
-    if once or columns_of(problem, sizes) > MOST_VALUES:
+    if once or count_row_tiles(problem, sizes) > MOST_VALUES:
         return schedule
     kept = tuple(
         Kept.COLUMN if each.repeats and not each.on_chip and not any(atom.stride for atom in each.batch) else how

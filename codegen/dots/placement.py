@@ -9,10 +9,11 @@ from math import inf, prod
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.dots.across import home_across, near_home
 from neuronx_cc.codegen.dots.contraction import Bound, Contraction, Placed
-from neuronx_cc.codegen.dots.copies import copied, copies_of, dense_of, in_memory
+from neuronx_cc.codegen.dots.copies import copied, copies_of, dense_of
 from neuronx_cc.codegen.dots.homes import best_home, placed
+from neuronx_cc.codegen.dots.inside import dim_around, lying_whole
 from neuronx_cc.codegen.dots.problem import DECODED, Home, divisor, pe_dtype, run_of
-from neuronx_cc.codegen.dots.statement import LEAST_FILLED, problems_of
+from neuronx_cc.codegen.dots.statement import problems_of
 from neuronx_cc.codegen.emission.accesses import Alloc
 from neuronx_cc.codegen.emission.views import View, linear, unplaced
 from neuronx_cc.codegen.epilogues.arrays import views_of_cast
@@ -108,8 +109,8 @@ def _as_it_lies(context: Context, contraction: Contraction, bound: list[Bound], 
     near = [atom.stride for atoms in contraction.classes(view, index)[1].dims for atom in atoms][-1:]
     if near != [1] or (other.dtype != "f32" and view.dtype not in DECODED):
         return False
-    lying = replace(each, data=None, view=replace(view, alloc=Alloc(Space.HBM, 0, view.start.const + prod(view.shape))))
-    lying = replace(lying, defined=each.is_defined)
+    there = replace(view, alloc=Alloc(Space.HBM, 0, view.start.const + prod(view.shape)))
+    lying = replace(each, data=None, view=there, defined=each.is_defined)
     shape, times = hlo.shape_of(contraction.op.result), []
     out = linear(Alloc(Space.HBM, 0, shape.nbytes), 0, shape.dtype, shape.dims)
     for way in (each, lying):
@@ -205,23 +206,17 @@ def _collected(context: Context, contraction: Contraction, bound: Sequence[Bound
     where this takes less time; None elsewhere.
     """
     result, shape = contraction.result, hlo.shape_of(contraction.result)
-    wanted = context.permuted.get(result) or unplaced(shape.dtype, shape.dims)
+    wanted, lhs = context.permuted.get(result) or unplaced(shape.dtype, shape.dims), bound[0].view
     batch, rows, _ = map(len, contraction.sizes(0))
-    order = in_memory(wanted)
-    axis = next((at for at, dim in enumerate(order) if dim >= batch), len(order))
-    if not any(dim < batch and shape.dims[dim] > 1 for dim in order[axis:]) or order[axis] >= batch + rows:
+    dim = dim_around(wanted, batch)
+    if not batch <= dim < batch + rows:
         return None
-    sizes, lhs = [shape.dims[dim] for dim in order], bound[0].view
-    size = divisor(sizes[axis], context.sizes.columns)
-    partitions = Partitions(axis, size, sizes[axis] // size)
-    found = partitions_of(contraction.classes(lhs, 0)[1]) if lhs.in_sbuf else None
-    if found is not None and found.axis == order[axis] - batch:
-        partitions = replace(found, axis=axis)  # rows of a result lie as those of what is contracted
-    nbytes = shape.size // partitions.size * itemsize(shape.dtype)
-    if partitions.size * LEAST_FILLED < context.sizes.columns or not context.residents.may_stay(nbytes):
+    like = partitions_of(contraction.classes(lhs, 0)[1]) if lhs.in_sbuf else None
+    if like is not None and like.axis != dim - batch:
+        like = None
+    lies = lying_whole(wanted, dim, context.sizes.columns, like)
+    if lies is None or not context.residents.may_stay(lies.alloc.hi):
         return None
-    lies = resident_view(Alloc(Space.SBUF, 0, nbytes), shape.dtype, sizes, partitions)
-    lies = lies.transpose([order.index(dim) for dim in range(len(order))])
     adds = [unplaced(hlo.shape_of(each).dtype, shape.dims) for each in contraction.arrays]
 
     def nanoseconds(out: View) -> float:
@@ -231,7 +226,7 @@ def _collected(context: Context, contraction: Contraction, bound: Sequence[Bound
     stored = context.timing.arrival(shape.nbytes, context.timing.long_run, "write")
     if nanoseconds(lies) + stored >= nanoseconds(wanted):
         return None
-    alloc = context.new_resident(result, nbytes)
+    alloc = context.new_resident(result, lies.alloc.hi)
     return None if alloc is None else replace(lies, alloc=alloc, start=lies.start + alloc.lo)
 
 

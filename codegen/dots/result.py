@@ -24,7 +24,7 @@ from neuronx_cc.codegen.dots.schedule import (
     Schedule,
     array_name,
     between_name,
-    columns_of,
+    count_row_tiles,
 )
 from neuronx_cc.codegen.dots.span import Part, batch_start
 from neuronx_cc.codegen.dots.tiles import Tiles
@@ -175,7 +175,8 @@ class Output:
             if kept is not Kept.COLUMN:
                 continue
             array, stream = problem.arrays[number], load_stream(self.placed.contraction.arrays[number])
-            column = self.tiles.tile(array.loaded, [columns_of(problem, builder.sizes)], most, array_name(number), 1)
+            count = count_row_tiles(problem, builder.sizes)
+            column = self.tiles.tile(array.loaded, [count], most, array_name(number), 1)
             for index in product(*(range(1 if dim == tiled else size) for dim, size in enumerate(problem.m))):
                 m_at = {dim: Affine(at) for dim, at in enumerate(index)}
                 for start in range(0, problem.m_tiled, most):

@@ -295,9 +295,10 @@ def row_tiles(problem: Problem, schedule: Schedule, sizes: Sizes) -> int:
     return beside * -(-problem.width(columns) // sizes.bank_columns)
 
 
-def columns_of(problem: Problem, sizes: Sizes) -> int:
-    """Tiles of rows: values that each partition keeps of an array with one of each row."""
-    return prod(problem.m) // max(1, problem.m_tiled) * -(-problem.m_tiled // sizes.columns)
+def count_row_tiles(problem: Problem, sizes: Sizes) -> int:
+    """Tiles of rows of one batch index."""
+    rows = max(1, problem.m_tiled)
+    return max(1, prod(problem.m)) // rows * -(-rows // sizes.columns)
 
 
 def array_name(number: int) -> str:
@@ -354,7 +355,7 @@ def footprint(problem: Problem, schedule: Schedule, sizes: Sizes) -> dict[tuple[
     wide = {Kept.TILE: columns, Kept.BLOCK: max(1, schedule.rhs.rows), Kept.WHOLE: problem.n_tiled}
     for at, (array, kept) in enumerate(zip(problem.arrays, schedule.rows, strict=True)):
         if not array.on_chip:
-            taken = wide[kept] if not array.repeats else 1 if kept is Kept.TILE else columns_of(problem, sizes)
+            taken = wide[kept] if not array.repeats else 1 if kept is Kept.TILE else count_row_tiles(problem, sizes)
             tiles[array_name(at), schedule.array_buffers(problem, kept)] = taken * itemsize(array.loaded)
     for slot, at in product(range(TAKING_TURNS), range(0 if problem.epilogue is None else problem.epilogue.tiles)):
         tiles[between_name(slot, at), EPILOGUE_BUFFERS] = 4 * min(columns, sizes.bank_columns)

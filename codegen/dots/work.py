@@ -11,7 +11,7 @@ from math import prod
 from neuronx_cc.codegen.dots import conversion, splitting
 from neuronx_cc.codegen.dots.blocks import blocks_of
 from neuronx_cc.codegen.dots.problem import TWO, Home, Operand, Problem, Result, run_of
-from neuronx_cc.codegen.dots.schedule import Kept, Leaves, Schedule, Sums, row_run
+from neuronx_cc.codegen.dots.schedule import Kept, Leaves, Schedule, Sums, count_row_tiles, row_run
 from neuronx_cc.codegen.emission.views import Atom
 from neuronx_cc.codegen.epilogues.work import leave, tile_work
 from neuronx_cc.codegen.movement.halves import HALVES
@@ -33,6 +33,7 @@ def made_on_chip(problem: Problem, operand: Operand, timing: Timing) -> Work:
 
 
 def transfers(problem: Problem, schedule: Schedule, operand: Operand, timing: Timing) -> Work:
+    """Of all of one operand of one batch index, from HBM, once."""
     problem, operand = problem.carried(operand)
     width = itemsize(operand.stored)
     nbytes = problem.elements(operand) * max(width, itemsize(operand.loaded))
@@ -113,7 +114,7 @@ def products(problem: Problem, schedule: Schedule, timing: Timing) -> Work:
         return each.times(squares * problem.products * problem.passes)
     each = timing.product(rows, wide, problem.dtype, flags=problem.flags)
     # blocks of less than a tile of rows fill tiles of their own
-    tiles = row_tile_count(problem, timing) * max(1, prod(problem.n)) / wide
+    tiles = count_row_tiles(problem, timing.sizes) * max(1, prod(problem.n)) / wide
     tiles *= -(-rows // max(1, min(schedule.lhs.rows, rows)))
     return each.times(tiles * problem.products * problem.passes)
 
@@ -164,13 +165,7 @@ def tile_count(problem: Problem, schedule: Schedule, timing: Timing) -> float:
     """Of one batch index, as wide as a bank."""
     if problem.out.across:
         return 1.0
-    return row_tile_count(problem, timing) * max(1, prod(problem.n)) / sums_wide(problem, schedule, timing)
-
-
-def row_tile_count(problem: Problem, timing: Timing) -> float:
-    """Tiles of rows of one batch index."""
-    rows = max(1, problem.m_tiled)
-    return max(1, prod(problem.m)) / rows * -(-rows // timing.sizes.columns)
+    return count_row_tiles(problem, timing.sizes) * max(1, prod(problem.n)) / sums_wide(problem, schedule, timing)
 
 
 def sums_wide(problem: Problem, schedule: Schedule, timing: Timing) -> int:
@@ -196,7 +191,8 @@ def combined(problem: Problem, schedule: Schedule, timing: Timing) -> Work:
         if array.on_chip:
             continue
         if array.repeats:
-            count = tile_count(problem, schedule, timing) / row_tile_count(problem, timing) if kept is Kept.TILE else 1
+            tiles = tile_count(problem, schedule, timing) / count_row_tiles(problem, timing.sizes)
+            count = tiles if kept is Kept.TILE else 1
             loaded = 1 if array.is_row else rows
             work += timing.transfer(loaded * itemsize(array.dtype), itemsize(array.dtype)).times(count * times[kept])
             continue

@@ -211,11 +211,10 @@ def _best(context: Context, contraction: Contraction, grown: Sequence[Grown]) ->
             return kernel
         rest = [option.moved, after, _less(last.read, option.read)]
         rest += [last.moved] * (bool(after.bound) + (option is not last and (kept or not after.bound)))
-        near = _time(total([*rest, _less(last.apart, option.apart)]), last.tiles)
-        far = (
-            _time(total([*rest, _less(last.across, option.across), crossing]), last.tiles) + 2 * timing.transfer_latency
-        )
-        return kernel + min(near, far) + timing.transfer_latency
+        near = total([*rest, _less(last.apart, option.apart)])
+        far = total([*rest, _less(last.across, option.across), crossing])
+        times = _time(near, last.tiles), _time(far, last.tiles) + 2 * timing.transfer_latency
+        return kernel + min(times) + timing.transfer_latency
 
     return min((option for option in options if option.fits), key=lambda each: (time(each), -len(each.ops))).ops
 

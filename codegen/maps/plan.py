@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from math import prod
 
 from neuronx_cc.codegen.context import Context
+from neuronx_cc.codegen.dots.problem import order_of
 from neuronx_cc.codegen.emission.accesses import Alloc
 from neuronx_cc.codegen.emission.views import Affine, Atom, View
 from neuronx_cc.codegen.formation.graph import Kernel, base, squeeze, trace
@@ -32,7 +33,6 @@ from neuronx_cc.ir.isa.program import Space, Stream
 from neuronx_cc.ir.isa.timing import Timing
 from neuronx_cc.ir.types import itemsize
 from neuronx_cc.passes.analysis import stored
-from neuronx_cc.passes.analysis.contracted import contracted_by
 
 COPIED = 3
 """How often a copy moves an array, besides the one time that it is loaded or stored without."""
@@ -175,14 +175,12 @@ def _shortest_term(kernel: Kernel, axis: int) -> int:
         op = use.operation
         if not isinstance(op, hlo.DotOp):
             return 0
-        for index in (use.index, 1 - use.index):
-            shape, summed = hlo.shape_of(op.sources[index]), contracted_by(op, index)
+        for index, operand in enumerate(op.sources):
+            shape, (_, free, summed) = hlo.shape_of(operand), order_of(op, index)
             if index == use.index and axis not in [kernel.axis_of(shape.dims, each) for each in summed]:
                 return 0
             if shape.rank - 1 not in summed:  # else it is transposed, whatever lies where
-                batch = (op.dims.data.lhs_batch, op.dims.data.rhs_batch)[index]
-                free = (size for at, size in enumerate(shape.dims) if at not in (*summed, *batch))
-                found.append(prod(free) * itemsize(shape.dtype))
+                found.append(prod(shape.dims[each] for each in free) * itemsize(shape.dtype))
     return min(found, default=0)
 
 
