@@ -59,7 +59,8 @@ def _under(problem: Problem, timing: Timing) -> Iterator[Schedule]:
         for comes in _ways(problem, copies):
             for frame in _kernels(problem, _frame(problem, copies, comes, sizes), sizes):
                 for blocks in _blocks(problem, frame, sizes):
-                    yield from _results(problem, blocks, timing)
+                    # whole rows of results, and of what is read with them, take more room than their tiles
+                    yield from (each for each in _results(problem, blocks, timing) if _fits(problem, each, sizes))
 
 
 def _folds(problem: Problem, sizes: Sizes) -> Iterator[Fold | None]:
@@ -154,7 +155,8 @@ def _kernels(problem: Problem, frame: Schedule, sizes: Sizes) -> Iterator[Schedu
         if taken * problem.pack_outputs <= problem.room // 2:
             yield replace(frame, weight_buffers=min(2, problem.packs))
         return
-    fitting = [size for size in _output_blocks(problem, sizes) if size * taken <= problem.room]
+    cut = (replace(frame, outputs=size) for size in _output_blocks(problem, sizes))
+    fitting = [each.outputs for each in cut if _fits(problem, _least(each), sizes)]
     # small kernels come whole while the kernel before is computed
     small = fitting[:1] == [problem.pack_outputs] and 2 * fitting[0] * taken <= problem.room
     for outputs in fitting[: 1 if small else FINER]:
@@ -232,7 +234,7 @@ def _shrunk(problem: Problem, schedule: Schedule, sizes: Sizes) -> Schedule | No
     """With fewer positions a block until it fits, and until sums of a streamed kernel fit the banks."""
     while True:
         finished = _finished(problem, schedule)
-        fits = room_of(footprint(problem, finished, sizes)) <= problem.room
+        fits = _fits(problem, finished, sizes)
         if fits and (schedule.streamed is None or _tiles(problem, schedule, sizes) <= sizes.banks // 2):
             return finished
         rows = list(schedule.rows)
@@ -241,6 +243,10 @@ def _shrunk(problem: Problem, schedule: Schedule, sizes: Sizes) -> Schedule | No
             return finished if fits else None
         rows[wide] = -(-rows[wide] // 2)
         schedule = replace(schedule, rows=tuple(rows))
+
+
+def _fits(problem: Problem, schedule: Schedule, sizes: Sizes) -> bool:
+    return room_of(footprint(problem, schedule, sizes)) <= problem.room
 
 
 def _tiles(problem: Problem, schedule: Schedule, sizes: Sizes) -> int:

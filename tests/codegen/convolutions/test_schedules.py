@@ -17,8 +17,10 @@ from neuronx_cc.codegen.convolutions.problem import Home, Operand, Problem, cont
 from neuronx_cc.codegen.convolutions.schedule import footprint
 from neuronx_cc.codegen.emission.tiles import room_of
 from neuronx_cc.codegen.emission.views import Atom
+from neuronx_cc.codegen.epilogues.work import Epilogue, Step
 from neuronx_cc.ir.hlo import WindowDim
-from neuronx_cc.ir.isa.timing import Timing
+from neuronx_cc.ir.isa.program import Stream
+from neuronx_cc.ir.isa.timing import Tile, Timing
 from neuronx_cc.ir.types import itemsize
 
 SMALL = 3 * 10**8
@@ -64,8 +66,20 @@ def grid() -> Iterator[Problem]:
             yield problem(*each, ("f32", "bf16")[number % 2], number % 3 == 0)
 
 
-def test_candidates_fit_and_are_different() -> None:
+def neighbours() -> Iterator[Problem]:
+    """The grid in less and less room, alone and with sums that are added to images and to one value of each feature."""
+    tile = Tile("f32", psum=True)
+    step = Step("tensor_tensor", Stream.VECTOR, (tile,), (tile, tile._replace(psum=False)), ("add",))
     for each in grid():
+        dims = [Atom(atom.size, atom.stride if at == 1 else 0) for at, atom in enumerate(each.out.dims)]
+        images, features = each.out, replace(each.out, dims=tuple(dims))
+        for share, arrays in product((1, 3, 7), ((), (images,), (images, features, images, images))):
+            epilogue = Epilogue((step,) * len(arrays), 0) if arrays else None
+            yield replace(each, room=each.room // share, arrays=arrays, epilogue=epilogue)
+
+
+def test_candidates_fit_and_are_different() -> None:
+    for each in neighbours():
         found = list(candidates(each, TIMING))
         assert found, each
         assert len(set(found)) == len(found)
