@@ -412,7 +412,11 @@ class Synchroniser:
                 wait = made[wanted]
                 if wait is not None:
                     final.append(wait)
-            instr.waits = _needed(final)
+            needed = _needed(final)
+            if len(needed) > MAX_WAITS:
+                several = [wait for wanted in _one_each(waits) if (wait := _final(*wanted)) is not None]
+                needed = _needed(several)
+            instr.waits = needed
         self.pending.clear()
 
 
@@ -437,6 +441,22 @@ def _needed(waits: Sequence[Wait]) -> tuple[Wait, ...]:
             if after != at
         )
     )
+
+
+def _one_each(waits: dict[Place, int]) -> list[tuple[Place, int]]:
+    """One wait for each stream: the largest count, in all of the loops that any of its waits is within.
+
+    Its threshold is at least that of each. It still names no later instruction: each count is that of an instruction
+    emitted before the waiting one in the first iteration of all loops, and in later ones as many more come before it.
+    What keeps step with another loop stays as it is.
+    """
+    found: dict[Stream, tuple[Place, int]] = {}
+    others = [(place, count) for place, count in waits.items() if place[2]]
+    for place, count in waits.items():
+        if not place[2]:
+            (stream, loops, steps), most = found.get(place[0], (place, count))
+            found[stream] = (stream, max(loops, place[1], key=len), steps), max(most, count)
+    return [*found.values(), *others]
 
 
 def _implies(wait: Wait, other: Wait) -> bool:

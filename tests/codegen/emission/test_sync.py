@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
+from neuronx_cc.codegen.emission import sync
 from neuronx_cc.codegen.emission.builder import Affine, Block, Builder, Ring
 from neuronx_cc.codegen.emission.views import Atom
 from neuronx_cc.ir.errors import RunError
@@ -208,10 +209,22 @@ def test_no_race(name: str) -> None:
     assert summary.waits > 0
 
 
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_more_waits_than_an_instruction_has_are_joined(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sync, "MAX_WAITS", 0)
+    program = PROGRAMS[name]()
+    assert races.check(program).waits > 0
+    for instr in waiting(program):
+        streams = [wait.stream for wait in instr.waits]
+        assert len(set(streams)) == len(streams) or name in IN_STEP
+
+
 IN_VAIN = {"as many buffers as tiles", "more buffers than tiles", "sum"}
 """These hold instructions that wait in vain: their buffers never come round again, or hulls of columns overlap."""
 REPEATED = {"some tiles later", "the last tiles", "some tiles read and written again"}
 """Of these, stores of a queue that has waited wait as well."""
+IN_STEP = {"one loop after the other", "tiles written again", *REPEATED}
+"""Of these, loops keep step, and what they wait for of each other is not joined."""
 TIGHT = sorted(set(PROGRAMS) - IN_VAIN - REPEATED)
 
 
