@@ -6,7 +6,8 @@ What does not vary along the dims that a contraction sums over commutes with the
 
 * scales by output channel, or one for all, multiply the result: ``dot(x, q s)`` -> ``dot(x, q) s``;
 * scales that vary along the sum alone multiply the other operand: ``dot(x, s q)`` -> ``dot(x s, q)``;
-* scales by output channel and group of neighbouring terms make each group a product of its own, where rows are few;
+* scales by output channel and group of neighbouring terms make each group a product of its own, where rows are few:
+  rows of zeros but for the terms of one group, as many as fill the partitions of the sums, multiply the codes at once;
 * what is added or subtracted becomes one product more: ``dot(x, q - z)`` -> ``dot(x, q) - sum(x) z``, in FP32. Of a
   convolution that is one with a kernel of ones, an output a group; the zeros of its padding add nothing to either.
 
@@ -23,18 +24,24 @@ from math import prod
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.hlo.editing import defining_op, ops_of, replace
+from neuronx_cc.ir.isa.rules import SQUARE
 from neuronx_cc.passes.analysis.contracted import contracted_by
 from neuronx_cc.passes.analysis.conversions import is_lossless
 from neuronx_cc.passes.expansions.build import Build, Value
 from neuronx_cc.passes.expansions.eight_bit_floats import LATE
 from neuronx_cc.passes.expansions.repeated import Repeated, View, groups, repeated, spread
 from neuronx_cc.passes.manager import PassContext, only_for
+from neuronx_cc.passes.precision.decisions import of_operands
 
 STORED = frozenset(["s8", "u8", "f8e4m3", "f8e4m3fn", "f8e5m2"])
 FLOATS = frozenset(["f32", "bf16", "f16"])
 INTEGERS = frozenset(["s8", "u8", "s16", "s32"])
-FEW, MANY = 32, 1024
-"""Rows up to which groups are products of their own; of codes that the core has no type for."""
+LEAST_TERMS, LEAST_DECODED = 4, 1
+"""Terms of a group for each row, at least, where groups are products of their own, whose sums are FP32; of codes that
+operators on bits decode elsewhere.
+"""
+INFINITE = frozenset(["f8e4m3", "f8e5m2"])
+"""Types with infinities, whose products with zeros are no numbers."""
 PASSED = (hlo.ConvertOp, hlo.TransposeOp, hlo.MultiplyOp, hlo.DivideOp, hlo.AddOp, hlo.SubtractOp)
 MOST = 12
 """Ops between a contraction and its weights that are looked through."""
@@ -42,44 +49,50 @@ MOST = 12
 
 @only_for(hlo.DotOp, hlo.ConvolutionOp)
 def run(module: HloModule, context: PassContext) -> None:
-    del context
     for computation in module.computations():
         for op in list(ops_of(computation.block)):
             if not isinstance(op, hlo.DotOp | hlo.ConvolutionOp) or op.shape.dtype not in FLOATS:
                 continue
             for index in (1, 0):
-                moved = _moved(module, op, index) if contracted_by(op, index) else None
+                moved = _moved(module, op, index, context) if contracted_by(op, index) else None
                 if moved is not None:
                     replace(op, moved)
                     break
 
 
-def _moved(module: HloModule, op: hlo.DotOp | hlo.ConvolutionOp, index: int) -> Value | None:
+def _moved(module: HloModule, op: hlo.DotOp | hlo.ConvolutionOp, index: int, context: PassContext) -> Value | None:
     """The result with what operand ``index`` is made of after the contraction; None where that stays."""
     weight = _weight(op.operands[index])
     if weight is None:
         return None
     if _is_movable(op, index, weight):
-        return _rewritten(module, op, index, weight)
-    if not isinstance(op, hlo.DotOp) or not _pays(op, index, weight):
+        b = Build.before(module, op)
+        return _rewritten(_OfDot(b, op, index) if isinstance(op, hlo.DotOp) else _OfConvolution(b, op, index), weight)
+    if not isinstance(op, hlo.DotOp):
         return None
+    codes = hlo.shape_of(weight.codes).dtype
     for size in sorted(_joined(op.operands[index], MOST)):
         terms = [hlo.shape_of(op.operands[index]).dims[axis] for axis in contracted_by(op, index)]
-        if len(terms) != 1 or size <= 1 or terms[0] % size:
+        if len(terms) != 1 or size <= 1 or terms[0] % size or not _pays(op, index, codes, size):
             continue
         b = Build.before(module, op)
         dot = _in_groups(b, op, size)
         weight = _weight(dot.operands[index])
         if weight is not None and _is_movable(dot, index, weight):
             group = len(dot.dims.data.lhs_batch) - 1
-            return b.convert(b.sum(_rewritten(module, dot, index, weight), (group,)), op.shape.dtype)
+            around = _of_groups(b, dot, index, codes, context)
+            return b.convert(b.sum(_rewritten(around, weight), (group,)), op.shape.dtype)
     return None
 
 
-def _pays(dot: hlo.DotOp, index: int, weight: Weight) -> bool:
-    """Whether sums of groups take less time than scaled weights: codes that are decoded by operators on bits do not."""
-    rows = prod(hlo.shape_of(dot.operands[1 - index]).dims[axis] for axis in _sides(dot)[1 - index].free)
-    return rows <= (MANY if hlo.shape_of(weight.codes).dtype == LATE else FEW)
+def _pays(dot: hlo.DotOp, index: int, codes: str, size: int) -> bool:
+    """Whether sums of groups of ``size`` terms take less time than scaled weights."""
+    return _rows(dot, index) * (LEAST_DECODED if codes == LATE else LEAST_TERMS) <= size
+
+
+def _rows(dot: hlo.DotOp, index: int) -> int:
+    """Of the operand beside ``index``, for each batch index."""
+    return prod(hlo.shape_of(dot.operands[1 - index]).dims[axis] for axis in _sides(dot)[1 - index].free)
 
 
 def _joined(value: Value, most: int) -> set[int]:
@@ -197,26 +210,26 @@ def _is_movable(op: hlo.DotOp | hlo.ConvolutionOp, index: int, weight: Weight) -
     return not along or other <= own
 
 
-def _rewritten(module: HloModule, op: hlo.DotOp | hlo.ConvolutionOp, index: int, weight: Weight) -> Value:
-    b, other, contracted = Build.before(module, op), op.operands[1 - index], contracted_by(op, index)
+def _rewritten(around: _OfDot | _OfConvolution, weight: Weight) -> Value:
+    """What ``around`` stands for, with the steps after the contraction."""
+    b, op, index = around.b, around.op, around.index
+    other, contracted = op.operands[1 - index], contracted_by(op, index)
     dtype, codes = hlo.shape_of(other).dtype, weight.codes
     for view in weight.views:
         codes = view.of_array(b, codes)
-    around = _OfDot(b, op, index) if isinstance(op, hlo.DotOp) else _OfConvolution(b, op)
     for step in weight.steps:
         if isinstance(around, _OfDot) and any(step.by.dims[axis] > 1 for axis in contracted):
             scale = around.terms(step.by.array(b))
             other = b.convert(b.each(step.kind, b.convert(other, "f32"), scale), dtype)
     carried = dtype if is_lossless(hlo.shape_of(codes).dtype, dtype) else "f32"
-    operands = [b.convert(other, carried)] * 2
-    operands[index] = b.convert(codes, carried)
-    result = b.typed(type(op), operands, hlo.array_type("f32", op.shape.dims), **op.properties)
+    other = around.brought(b.convert(other, carried))
+    result = around.product(other, codes)
     for step in weight.steps:
         if any(step.by.dims[axis] > 1 for axis in contracted):
             continue
         channels = around.channels(step.by.array(b))
         if not step.scales:
-            channels = b.mul(around.totals(operands[1 - index]), channels)
+            channels = b.mul(around.totals(other), channels)
         result = b.each(step.kind, *((channels, result) if step.reverse else (result, channels)))
     return b.convert(result, op.shape.dtype)
 
@@ -227,6 +240,17 @@ class _OfConvolution:
 
     b: Build
     op: hlo.ConvolutionOp
+    index: int
+
+    def brought(self, other: Value) -> Value:
+        """The operand beside the codes as ``product`` and ``totals`` take it."""
+        return other
+
+    def product(self, other: Value, codes: Value) -> Value:
+        """The contraction of both, the codes in the type of the other one."""
+        codes = self.b.convert(codes, hlo.shape_of(other).dtype)
+        operands = (other, codes) if self.index else (codes, other)
+        return self.b.typed(type(self.op), operands, hlo.array_type("f32", self.op.shape.dims), **self.op.properties)
 
     def channels(self, value: Value) -> Value:
         """Of an array like the kernel that varies along the outputs alone."""
@@ -262,6 +286,16 @@ class _OfDot:
     op: hlo.DotOp
     index: int
 
+    def brought(self, other: Value) -> Value:
+        """The operand beside the codes as ``product`` and ``totals`` take it."""
+        return other
+
+    def product(self, other: Value, codes: Value) -> Value:
+        """The contraction of both, the codes in the type of the other one."""
+        codes = self.b.convert(codes, hlo.shape_of(other).dtype)
+        operands = (other, codes) if self.index else (codes, other)
+        return self.b.typed(hlo.DotOp, operands, hlo.array_type("f32", self.op.shape.dims), **self.op.properties)
+
     def channels(self, value: Value) -> Value:
         """Of an array like the weights that does not vary along the sum."""
         b, side = self.b, _sides(self.op)[self.index]
@@ -294,6 +328,74 @@ class _OfDot:
         batch, first = len(sides[index].batch), len(sides[0].free) if index else 0
         places = [*range(batch), *range(batch + first, batch + first + len(sides[index].free))]
         return spread(self.b, self.b.convert(value, "f32"), self.op.shape.dims, places)
+
+
+@dataclass(frozen=True, slots=True)
+class _OfGroups(_OfDot):
+    """The same of a dot whose last batch dim are groups of terms, ``together`` of which are one product: rows of zeros,
+    but for the terms of one of them.
+    """
+
+    together: int
+
+    def brought(self, other: Value) -> Value:
+        """[batch..., products, groups and rows, all their terms]."""
+        b, side, count = self.b, _sides(self.op)[1 - self.index], self.together
+        value = b.transpose(other, [*side.batch, *side.free, *side.contracted])
+        *batch, groups = (hlo.shape_of(other).dims[axis] for axis in side.batch)
+        outer, rows, terms = (*batch, groups // count), _rows(self.op, self.index), hlo.shape_of(value).dims[-1]
+        at = len(outer)
+        value = b.transpose(b.reshape(value, (*outer, count, rows, terms)), [*range(at), at + 1, at, at + 2])
+        dims = (*outer, count, rows, count, terms)
+        own = b.compare(b.iota((count, count), 0), b.iota((count, count), 1), "EQ")
+        repeated = b.broadcast(value, dims, [*range(at), at + 1, at + 2, at + 3])
+        zeros = b.number(0, hlo.shape_of(value).dtype, dims)
+        value = b.select(b.broadcast(own, dims, [at, at + 2]), repeated, zeros)
+        return b.reshape(value, (*outer, count * rows, count * terms))
+
+    def product(self, other: Value, codes: Value) -> Value:
+        """Of all groups, each with the terms of its own."""
+        b, side, dims = self.b, _sides(self.op)[self.index], hlo.shape_of(codes).dims
+        (axis,), batch = side.contracted, len(side.batch)
+        made = dims[axis - 1] // self.together, dims[axis] * self.together
+        codes = b.reshape(codes, (*dims[: axis - 1], *made, *dims[axis + 1 :]))
+        codes = b.convert(codes, hlo.shape_of(other).dtype)
+        free = tuple(dims[each] for each in side.free)
+        sums = self._with(other, codes, hlo.DotDims((batch + 1,), (axis,), tuple(range(batch)), side.batch), free)
+        if self.index:
+            return sums
+        rank = hlo.shape_of(sums).rank
+        return b.transpose(sums, [*range(batch), *range(rank - len(free), rank), *range(batch, rank - len(free))])
+
+    def totals(self, operand: Value) -> Value:
+        """As above, of what is ``brought``."""
+        shape, batch = hlo.shape_of(operand), len(_sides(self.op)[0].batch)
+        ones = self.b.number(1, shape.dtype, (*shape.dims[:batch], shape.dims[-1]))
+        numbers = hlo.DotDims((batch + 1,), (batch,), tuple(range(batch)), tuple(range(batch)))
+        return self._spread(self._with(operand, ones, numbers, ()), 1 - self.index)
+
+    def _with(self, rows: Value, others: Value, numbers: hlo.DotDims, free: tuple[int, ...]) -> Value:
+        """Rows of all groups times others of these dims: [batch..., groups, rows' dims..., free...]."""
+        b, side = self.b, _sides(self.op)[1 - self.index]
+        dims = hlo.shape_of(self.op.operands[1 - self.index]).dims
+        sums = hlo.array_type("f32", (*hlo.shape_of(rows).dims[:-1], *free))
+        properties = {**self.op.properties, "dims": hlo.DotDimsAttr(numbers)}
+        made = b.typed(hlo.DotOp, (rows, others), sums, **properties)
+        return b.reshape(made, (*(dims[axis] for axis in (*side.batch, *side.free)), *free))
+
+
+def _of_groups(b: Build, dot: hlo.DotOp, index: int, codes: str, context: PassContext) -> _OfDot:
+    """With as many groups a product as partitions have rows for, where zeros add nothing to sums; of FP32, whose parts
+    stream past columns side by side, as few rows do that.
+    """
+    whole = of_operands(dot, context.options).dtype == hlo.shape_of(dot.operands[1 - index]).dtype == "f32"
+    side, partitions = _sides(dot)[index], SQUARE if whole else context.timing.sizes.partitions
+    count = hlo.shape_of(dot.operands[index]).dims[side.batch[-1]]
+    most = max(1, partitions // max(1, _rows(dot, index)))
+    together = next(each for each in range(min(most, count), 0, -1) if count % each == 0)
+    if together == 1 or codes in INFINITE:
+        return _OfDot(b, dot, index)
+    return _OfGroups(b, dot, index, together)
 
 
 @dataclass(frozen=True, slots=True)

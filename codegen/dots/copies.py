@@ -17,7 +17,7 @@ from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.dots.contraction import Bound, Contraction
 from neuronx_cc.codegen.dots.estimate import bound as bound_of
 from neuronx_cc.codegen.dots.inside import dim_around, in_memory, lying_whole
-from neuronx_cc.codegen.dots.problem import Home, Problem
+from neuronx_cc.codegen.dots.problem import DECODED, Home, Problem
 from neuronx_cc.codegen.dots.statement import problems_of
 from neuronx_cc.codegen.emission.accesses import Alloc
 from neuronx_cc.codegen.emission.builder import emit_over
@@ -118,10 +118,12 @@ def _whole(context: Context, contraction: Contraction, bound: Sequence[Bound]) -
 
 def _rows_on_chip(contraction: Contraction, index: int, bound: Sequence[Bound], most: int) -> View | None:
     """How an operand in HBM with a batch inside of its rows or terms lies where it has come whole: terms on the
-    partitions, ``most`` of them, as the other operand has them. None of others.
+    partitions, ``most`` of them, as the other operand has them. None of others, and of codes, decoded as they come.
     """
     view, other = bound[index].view, bound[1 - index].view
     if bound[index].home is not Home.HBM or bound[index].listed is not None or view.start.terms:
+        return None
+    if view.dtype in DECODED:
         return None
     batch, like = len(contraction.sizes(0)[0]), None
     dim, first = dim_around(view, batch), batch + contraction.free(index)

@@ -26,6 +26,7 @@ from neuronx_cc.codegen.dots.problem import (
     PAIR,
     PE_DTYPES,
     TWO,
+    Home,
     Operand,
     exact_type,
     order_of,
@@ -52,9 +53,11 @@ from neuronx_cc.codegen.epilogues.contraction import FLOATS
 from neuronx_cc.codegen.formation.graph import Kernel, base
 from neuronx_cc.codegen.maps.plan import is_given
 from neuronx_cc.codegen.movement.halves import carrier_of
+from neuronx_cc.codegen.movement.transpose_kernel import SQUARE
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.limits import PARTITIONS
 from neuronx_cc.ir.isa.program import Stream
+from neuronx_cc.ir.types import itemsize
 
 MAX_ROWS_WITH_BIAS = 2 * PARTITIONS
 """Rows up to which TensorE adds a bias; its cost grows with the rows, Vector's does not depend on it."""
@@ -74,6 +77,8 @@ def lower(context: Context, kernel: Kernel, step: int) -> None:
         start, ops = ops[0].results[0], ops[1:]
     contraction = Contraction(op, result, step, bias, Chain.of(context, start, ops))
     bound = bind(context, contraction)
+    if bias is not None and _may_stream_past(contraction, bound[1]):
+        contraction = replace(contraction, bias=None, chain=Chain.of(context, op.result, kernel.ops[1:]))
     stored = [each.view.dtype for each in bound]
     taken = (pe_dtype(op, index, dtype) for index, dtype in enumerate(stored))
     dtypes = {*taken, *filter(None, map(exact_type, stored)), *map(turnable, stored)} & PE_DTYPES
@@ -115,6 +120,12 @@ def _added_row(context: Context, dot: hlo.DotOp, op: hlo.HloOp) -> hlo.SSAValue 
     if hlo.shape_of(given).dtype not in FLOATS or not is_given(given):
         return None
     return other if all(axis >= op.shape.rank - free for axis in varying) else None
+
+
+def _may_stream_past(contraction: Contraction, columns: Bound) -> bool:
+    """Whether few rows may stream past columns of 8 bits (``turned``), which leaves no row to TensorE."""
+    few = prod(contraction.sizes(0)[1]) <= SQUARE
+    return few and columns.home is Home.HBM and itemsize(columns.view.dtype) == 1
 
 
 def emit(context: Context, placed: Placed, schedule: Schedule) -> None:

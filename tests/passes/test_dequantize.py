@@ -106,8 +106,34 @@ def in_repeated_groups(x: Any, w: Any, s: Any, z: Any) -> Any:
     return x @ (w.astype(jnp.float32) * each.repeat(parts, axis=0))
 
 
+def groups_on_the_left(x: Any, w: Any, s: Any, z: Any) -> Any:
+    parts = next(part for part in (10, 5, 1) if w.shape[0] % part == 0)
+    each = jnp.arange(1.0, w.shape[0] // parts + 1)[:, None] ** jnp.sign(s - 1)
+    weights = (w.astype(jnp.float32) - z) * each.repeat(parts, axis=0)
+    return lax.dot_general(weights, x, (((0,), (1,)), ((), ())))
+
+
+def batched_groups(x: Any, w: Any, s: Any, z: Any) -> Any:
+    parts = next(part for part in (10, 5, 1) if w.shape[0] % part == 0)
+    each = jnp.arange(1.0, w.shape[0] // parts + 1)[:, None] ** jnp.sign(s - 1)
+    codes = jnp.stack([w, w[::-1]]).astype(jnp.float32).reshape(2, -1, parts, w.shape[1])
+    weights = (codes * jnp.stack([each, 2 * each])[:, :, None]).reshape(2, *w.shape)
+    return jnp.einsum("bmk,bkn->mbn", jnp.stack([x, -x]), weights)
+
+
+def in_blocks(x: Any, w: Any, s: Any, z: Any) -> Any:
+    """A scale for each block of terms and channels, of weights with the channels first."""
+    deep, wide = (next(part for part in (11, 10, 5, 1) if size % part == 0) for size in w.shape)
+    count = w.shape[1] // wide, w.shape[0] // deep
+    each = jnp.arange(1.0, count[0] * count[1] + 1).reshape(count) * s[0]
+    return x @ (w.T.astype(jnp.float32) * each.repeat(wide, axis=0).repeat(deep, axis=1)).T
+
+
 MOVED = (
     in_groups,
+    groups_on_the_left,
+    batched_groups,
+    in_blocks,
     in_repeated_groups,
     minimum,
     reversed_zero_point,
@@ -137,7 +163,7 @@ def of_floats(x: Any, w: Any, s: Any, z: Any) -> Any:
     return x @ (x.T * x[:, 0])
 
 
-def operands(dtype: Any, m: int = 3, k: int = 70, n: int = 33) -> tuple[Any, ...]:
+def operands(dtype: Any, m: int = 2, k: int = 70, n: int = 33) -> tuple[Any, ...]:
     random = np.random.default_rng(m * k * n)
     x = random.standard_normal((m, k), np.float32)
     w = random.integers(0, 15, (k, n)).astype(dtype)
@@ -170,7 +196,7 @@ def test_what_stays(function: Function) -> None:
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8, ml_dtypes.float8_e4m3, ml_dtypes.float8_e5m2])
 @pytest.mark.parametrize("function", [*MOVED, added_along_the_sum], ids=lambda function: function.__name__)
 def test_values(function: Function, dtype: Any) -> None:
-    for sizes in ((3, 70, 33), (1, 131, 1), (130, 1, 5)):
+    for sizes in ((2, 70, 33), (1, 131, 1), (130, 1, 5)):
         inputs = operands(dtype, *sizes)
         (result,) = compile_text(text_of(function, *inputs)).run(list(inputs))
         wide = [each.astype(np.float64) for each in inputs]
