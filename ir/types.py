@@ -62,6 +62,8 @@ FLOATS = frozenset(
         "f8e3m4",
     ]
 )
+WIDE_FLOATS = frozenset(["f32", "bf16", "f16"])
+"""Of 16 and 32 bits: all engines compute with them."""
 SIGNED = frozenset(["s2", "s4", "s8", "s16", "s32", "s64"])
 UNSIGNED = frozenset(["u2", "u4", "u8", "u16", "u32", "u64"])
 INTEGERS = SIGNED | UNSIGNED

@@ -12,7 +12,7 @@ import numpy as np
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.hlo.editing import defining_op, ops_of, replace
-from neuronx_cc.ir.types import FLOATS, itemsize
+from neuronx_cc.ir.types import FLOATS, WIDE_FLOATS, itemsize
 from neuronx_cc.passes.analysis.stored import VIEWS, is_stored
 from neuronx_cc.passes.analysis.values import constant_of
 from neuronx_cc.passes.expansions.build import Build, Value
@@ -45,7 +45,7 @@ def _decode(module: HloModule, op: hlo.ConvertOp) -> None:
 
 def is_taken_by_contractions(op: hlo.ConvertOp) -> bool:
     """Whether all that reads this cast of codes are contractions that decode them."""
-    if op.shape.dtype not in ("bf16", "f16", "f32") or not is_stored(op.operand):
+    if op.shape.dtype not in WIDE_FLOATS or not is_stored(op.operand):
         return False
     return all(isinstance(use.operation, hlo.DotOp) and _decodes(use.operation, use.index) for use in op.result.uses)
 

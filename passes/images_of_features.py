@@ -13,9 +13,9 @@ from typing import NamedTuple
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import ConvDims, HloModule, WindowDim
 from neuronx_cc.ir.hlo.editing import defining_op, insert_before, ops_of, replace, users
+from neuronx_cc.ir.types import WIDE_FLOATS
 from neuronx_cc.passes.manager import PassContext, only_for
 
-FLOATS = frozenset(["f32", "bf16", "f16"])
 LEAST = 49
 """Positions of an image: of fewer, a dot takes less time."""
 MOST_ALONE = 128
@@ -54,7 +54,7 @@ def _of_images(op: hlo.TransposeOp) -> _Contraction | None:
         matrix, image = shapes[1 - images], shapes[images]
         if op.dimensions.data != order or matrix.rank != 2 or summed[images] != (1,) or len(summed[0]) != 1:
             continue
-        alike = {matrix.dtype, image.dtype, op.shape.dtype} <= FLOATS and image.rank == op.shape.rank > 2
+        alike = {matrix.dtype, image.dtype, op.shape.dtype} <= WIDE_FLOATS and image.rank == op.shape.rank > 2
         if not alike or image.dims[0] == 1 or image.dims[1] == 1:
             return None
         positions = prod(image.dims[2:])

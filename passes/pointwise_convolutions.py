@@ -10,9 +10,8 @@ feature, of which nothing is summed. So do all where a rule of the policy tells 
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import DotDims, HloModule, SliceDim
 from neuronx_cc.ir.hlo.editing import insert_before, ops_of, replace
+from neuronx_cc.ir.types import WIDE_FLOATS
 from neuronx_cc.passes.manager import PassContext, only_for
-
-FLOATS = frozenset(["f32", "bf16", "f16"])
 
 
 @only_for(hlo.ConvolutionOp)
@@ -28,7 +27,7 @@ def run(module: HloModule, context: PassContext) -> None:
 def _is_pointwise(op: hlo.ConvolutionOp) -> bool:
     dims, last = op.dims.data, op.shape.rank - 1
     dtypes = {hlo.shape_of(value).dtype for value in (op.lhs, op.rhs, op.result)}
-    if dims.lhs_feature != last or hlo.shape_of(op.lhs).dims[last] == 1 or not dtypes <= FLOATS:
+    if dims.lhs_feature != last or hlo.shape_of(op.lhs).dims[last] == 1 or not dtypes <= WIDE_FLOATS:
         return False
     if op.feature_group_count.data > 1 or op.batch_group_count.data > 1 or not op.shape.size:
         return False

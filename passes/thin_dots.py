@@ -19,14 +19,13 @@ from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.hlo.editing import ops_of, replace
 from neuronx_cc.ir.isa.program import Stream
 from neuronx_cc.ir.isa.timing import F32, F32_PSUM, NOTHING, Tile, Timing, Work
-from neuronx_cc.ir.types import itemsize
+from neuronx_cc.ir.types import WIDE_FLOATS, itemsize
 from neuronx_cc.passes.analysis.attentions import scores_of
 from neuronx_cc.passes.expansions.build import Build, Value
 from neuronx_cc.passes.expansions.eight_bit_floats import LATE
 from neuronx_cc.passes.manager import PassContext, only_for
 from neuronx_cc.passes.precision.decisions import of_operands
 
-SUMMED = frozenset(["f32", "bf16", "f16"])
 MOST_CONTRACTED = 128
 """Contracted elements of which Vector makes sums of products; of more, TensorE's partitions are full."""
 LEAST_DEPTH = 4
@@ -152,7 +151,7 @@ def _is_narrow(op: hlo.DotOp, lhs: _Side, rhs: _Side, context: PassContext) -> b
 def _may_be_narrow(op: hlo.DotOp, lhs: _Side, rhs: _Side, context: PassContext) -> bool:
     """Whether Vector may make the sums of products."""
     terms = prod(lhs.shape.dims[dim] for dim in lhs.contracted)
-    if not {lhs.shape.dtype, rhs.shape.dtype, op.shape.dtype} <= SUMMED or terms > MOST_CONTRACTED:
+    if not {lhs.shape.dtype, rhs.shape.dtype, op.shape.dtype} <= WIDE_FLOATS or terms > MOST_CONTRACTED:
         return False
     _, middle, most = sorted((terms, lhs.free, rhs.free))
     columns = context.timing.sizes.columns
@@ -309,7 +308,7 @@ def _is_of_vectors(op: hlo.DotOp) -> bool:
     return (
         op.shape.size == 1
         and shapes[0].size == shapes[1].size > LONGEST_MATRIX_ROW
-        and {shape.dtype for shape in (*shapes, op.shape)} <= SUMMED
+        and {shape.dtype for shape in (*shapes, op.shape)} <= WIDE_FLOATS
         and all(list(axes) == sorted(axes) for axes in contracted)
     )
 

@@ -21,9 +21,9 @@ from neuronx_cc.codegen.view_ops import apply_view
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.hlo.editing import ops_of
+from neuronx_cc.ir.types import WIDE_FLOATS
 from neuronx_cc.passes.analysis.spans import UNKNOWN, span_of
 
-TYPES = frozenset(["f32", "bf16", "f16"])
 Splats = Callable[[hlo.SSAValue], float | None]
 """The single value that a constant holds everywhere, or None."""
 
@@ -231,7 +231,7 @@ class _Search:
             op = uses[0].operation if len(uses) == 1 else None
             if not isinstance(op, hlo.ElementwiseOp) or op.shape.size != hlo.shape_of(value).size:
                 return None
-            if isinstance(op, hlo.ConvertOp) and op.shape.dtype in TYPES:
+            if isinstance(op, hlo.ConvertOp) and op.shape.dtype in WIDE_FLOATS:
                 self.ops.append(op)
                 value = op.result
                 continue
@@ -246,7 +246,7 @@ class _Search:
         while True:
             uses = list(reads(result))
             op = uses[0].operation if len(uses) == 1 else None
-            if not isinstance(op, hlo.ConvertOp) or not {op.shape.dtype, hlo.shape_of(result).dtype} <= TYPES:
+            if not isinstance(op, hlo.ConvertOp) or not {op.shape.dtype, hlo.shape_of(result).dtype} <= WIDE_FLOATS:
                 return result
             if base(op.operand) is not result or op.shape.size != hlo.shape_of(result).size:
                 return result
@@ -270,7 +270,7 @@ class _Search:
         while True:
             value = base(value)
             op = value.owner
-            if not isinstance(op, hlo.ConvertOp) or not {op.shape.dtype, hlo.shape_of(op.operand).dtype} <= TYPES:
+            if not isinstance(op, hlo.ConvertOp) or not {op.shape.dtype, hlo.shape_of(op.operand).dtype} <= WIDE_FLOATS:
                 return value
             if op not in self.ops:
                 self.ops.append(op)
@@ -293,10 +293,14 @@ class _Search:
         op = base(value).owner
         if isinstance(op, hlo.DotOp):
             return [(op, 0)]
-        if not isinstance(op, hlo.HloOp) or op.opcode not in ELEMENTWISE or hlo.shape_of(value).dtype not in TYPES:
+        if (
+            not isinstance(op, hlo.HloOp)
+            or op.opcode not in ELEMENTWISE
+            or hlo.shape_of(value).dtype not in WIDE_FLOATS
+        ):
             return None
         for index, operand in enumerate(op.operands):
-            if hlo.shape_of(base(operand)).size == op.shape.size and hlo.shape_of(operand).dtype in TYPES:
+            if hlo.shape_of(base(operand)).size == op.shape.size and hlo.shape_of(operand).dtype in WIDE_FLOATS:
                 path = self._path(operand)
                 if path is not None:
                     return [*path, (op, index)]
@@ -307,7 +311,7 @@ class _Search:
         for op in (scores, self.product):
             dims = op.dims.data
             types = {hlo.shape_of(operand).dtype for operand in op.operands}
-            if len(dims.lhs_contracting) != 1 or not types <= TYPES or not op.shape.size:
+            if len(dims.lhs_contracting) != 1 or not types <= WIDE_FLOATS or not op.shape.size:
                 return False
         return len(order_of(self.product, 1 - self.index)[1]) == 1
 

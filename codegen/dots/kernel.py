@@ -49,7 +49,6 @@ from neuronx_cc.codegen.emission.accesses import Alloc
 from neuronx_cc.codegen.emission.emitter import Emitter
 from neuronx_cc.codegen.emission.tiles import TilePool, no_room, room_of
 from neuronx_cc.codegen.epilogues.chain import Chain
-from neuronx_cc.codegen.epilogues.contraction import FLOATS
 from neuronx_cc.codegen.formation.graph import Kernel, base
 from neuronx_cc.codegen.maps.plan import is_given
 from neuronx_cc.codegen.movement.halves import carrier_of
@@ -57,7 +56,7 @@ from neuronx_cc.codegen.movement.transpose_kernel import SQUARE
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.limits import PARTITIONS
 from neuronx_cc.ir.isa.program import Stream
-from neuronx_cc.ir.types import itemsize
+from neuronx_cc.ir.types import WIDE_FLOATS, itemsize
 
 MAX_ROWS_WITH_BIAS = 2 * PARTITIONS
 """Rows up to which TensorE adds a bias; its cost grows with the rows, Vector's does not depend on it."""
@@ -117,7 +116,7 @@ def _added_row(context: Context, dot: hlo.DotOp, op: hlo.HloOp) -> hlo.SSAValue 
     row = hlo.shape_of(other.op.operand).dims
     varying = {axis for axis, size in zip(other.op.dimensions.data, row, strict=True) if size != 1}
     given = context.source_of(base(other))
-    if hlo.shape_of(given).dtype not in FLOATS or not is_given(given):
+    if hlo.shape_of(given).dtype not in WIDE_FLOATS or not is_given(given):
         return None
     return other if all(axis >= op.shape.rank - free for axis in varying) else None
 

@@ -18,7 +18,7 @@ from typing import TypeGuard
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.emission.views import View
 from neuronx_cc.codegen.epilogues.chain import Chain
-from neuronx_cc.codegen.epilogues.contraction import FLOATS, Contraction
+from neuronx_cc.codegen.epilogues.contraction import Contraction
 from neuronx_cc.codegen.epilogues.work import leave
 from neuronx_cc.codegen.formation.graph import base, computes_elementwise, squeeze
 from neuronx_cc.codegen.maps.elementwise import ACTIVATION, ARITHMETIC
@@ -27,7 +27,7 @@ from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo.editing import ops_of
 from neuronx_cc.ir.isa.program import Stream
 from neuronx_cc.ir.isa.timing import NOTHING, Tile, Timing, Work, total
-from neuronx_cc.ir.types import itemsize
+from neuronx_cc.ir.types import WIDE_FLOATS, itemsize
 from neuronx_cc.passes.analysis.stored import RESIDENT_VALUE_SHARE, is_stored
 from neuronx_cc.passes.late_rounding import MOST
 
@@ -92,7 +92,7 @@ class _Growth:
             open_ |= {each.results[0] for each in more}
             open_ = {value for value in open_ if any(use.operation not in self.inside for use in value.uses)}
             self._await(op.results[0], pending)
-            if open_ == {op.results[0]} and op.shape.dtype in FLOATS:
+            if open_ == {op.results[0]} and op.shape.dtype in WIDE_FLOATS:
                 yield tuple(sorted(self.inside, key=self.place.__getitem__))
 
     def _await(self, value: hlo.SSAValue, pending: list[tuple[int, hlo.HloOp]]) -> None:
@@ -139,7 +139,7 @@ class _Growth:
         if not computes_elementwise(op) or op.opcode not in TAKEN:
             return False
         shapes = [hlo.shape_of(value) for value in (*op.sources, op.results[0])]
-        kinds = FLOATS | {"pred"} if op.opcode in ("compare", "not", "select") else FLOATS
+        kinds = WIDE_FLOATS | {"pred"} if op.opcode in ("compare", "not", "select") else WIDE_FLOATS
         return shapes[-1].dims == self.op.shape.dims and all(shape.dtype in kinds for shape in shapes)
 
     def _readable(self, operand: hlo.SSAValue) -> bool:
@@ -167,7 +167,7 @@ def _lies(value: hlo.SSAValue) -> View | None:
 
 
 def _is_cast_on_load(op: object) -> TypeGuard[hlo.ConvertOp]:
-    return isinstance(op, hlo.ConvertOp) and is_stored(op.operand) and hlo.shape_of(op.operand).dtype in FLOATS
+    return isinstance(op, hlo.ConvertOp) and is_stored(op.operand) and hlo.shape_of(op.operand).dtype in WIDE_FLOATS
 
 
 # ---- whether it is worth it -----------------------------------------------------------------------------------

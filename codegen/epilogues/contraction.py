@@ -10,10 +10,7 @@ from neuronx_cc.codegen.convolutions.kinds import is_depthwise, is_kernel_gradie
 from neuronx_cc.codegen.dots.problem import PE_DTYPES, divisor, order_of, pe_dtype, rounding_of
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.timing import Timing, Work
-from neuronx_cc.ir.types import itemsize
-
-FLOATS = frozenset(["f32", "bf16", "f16"])
-"""Element types of sums that have epilogues."""
+from neuronx_cc.ir.types import WIDE_FLOATS, itemsize
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +36,7 @@ class Contraction:
     @classmethod
     def of(cls, op: hlo.Operation) -> Contraction | None:
         """None of ops that have no epilogue."""
-        if not isinstance(op, hlo.DotOp | hlo.ConvolutionOp) or op.shape.dtype not in FLOATS or not op.shape.size:
+        if not isinstance(op, hlo.DotOp | hlo.ConvolutionOp) or op.shape.dtype not in WIDE_FLOATS or not op.shape.size:
             return None
         return _of_dot(op) if isinstance(op, hlo.DotOp) else _of_convolution(op)
 

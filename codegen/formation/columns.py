@@ -19,9 +19,9 @@ from neuronx_cc.codegen.formation.graph import (
     squeeze,
     suffix_reduction,
 )
-from neuronx_cc.codegen.reductions.reduce_plan import PRODUCTS
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.machine import Sizes
+from neuronx_cc.ir.types import WIDE_FLOATS
 
 LEAST_SUMMED = 1 << 18
 """Elements of which a map kernel takes column sums: fewer stay on chip."""
@@ -37,7 +37,7 @@ def folded_by(context: Context, op: hlo.ReduceOp, sections: int = MOST_SECTIONS)
     if not count or context.combiners.get(op.to_apply.data[0]) != "add" or context.splat(op.sources[1]) != 0:
         return 0
     source = hlo.shape_of(op.sources[0])
-    adds = source.dtype in PRODUCTS and op.shape.dtype in PRODUCTS and source.size >= LEAST_SUMMED
+    adds = source.dtype in WIDE_FLOATS and op.shape.dtype in WIDE_FLOATS and source.size >= LEAST_SUMMED
     fills = source.size >= context.sizes.partitions * op.shape.size
     fits = op.shape.size <= sections * most_columns(context.sizes, 1)
     return count if adds and fills and fits and _most_banks(context.sizes) else 0

@@ -15,7 +15,7 @@ from typing import Any, TypeGuard, TypeVar
 from neuronx_cc.codegen.convolutions.kinds import is_grouped, is_kernel_gradient
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.small_types import COMPUTED as NOT_OF_CORE
-from neuronx_cc.ir.types import bits
+from neuronx_cc.ir.types import WIDE_FLOATS, bits
 from neuronx_cc.passes.analysis.stored import is_stored
 from neuronx_cc.passes.decode_floats import is_taken_by_contractions
 
@@ -157,7 +157,7 @@ def is_load_cast(op: hlo.Operation, epilogues: Set[hlo.Operation] = frozenset())
     if stored in NOT_OF_CORE:
         return is_taken_by_contractions(op)
     if stored in ("s8", "u8"):
-        return op.shape.dtype in ("f32", "bf16", "f16") and all(map(_converts, op.result.uses))
+        return op.shape.dtype in WIDE_FLOATS and all(map(_converts, op.result.uses))
     floats = {"f32", "bf16", "f16", "f8e4m3", "f8e5m2"}
     return {op.shape.dtype, stored} <= floats and all(
         isinstance(use.operation, hlo.DotOp | hlo.ConvolutionOp)

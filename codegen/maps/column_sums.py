@@ -22,10 +22,9 @@ from neuronx_cc.codegen.formation.graph import Kernel
 from neuronx_cc.codegen.maps.row_reduction import reduce_rows
 from neuronx_cc.codegen.maps.space import TileSpace
 from neuronx_cc.codegen.movement.transfer import copy
-from neuronx_cc.codegen.reductions.reduce_plan import PRODUCTS
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.program import Stream
-from neuronx_cc.ir.types import itemsize
+from neuronx_cc.ir.types import WIDE_FLOATS, itemsize
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +120,7 @@ class ColumnSums:
             source = op.sources[0]
             values = [source, *(source.owner.operands if isinstance(source.owner, hlo.ConvertOp) else ())]
             for dtype in [hlo.shape_of(value).dtype for value in values]:  # casts are done as they are read
-                if dtype in PRODUCTS and dtype not in self._ones:
+                if dtype in WIDE_FLOATS and dtype not in self._ones:
                     self._ones[dtype] = self.pool.apart([1], dtype, builder.sizes.partitions)
                     builder.memset(self._ones[dtype], 1.0)
             for number, piece in enumerate(self._columns.pieces):

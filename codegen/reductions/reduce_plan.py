@@ -17,7 +17,7 @@ from neuronx_cc.codegen.movement.halves import transposing
 from neuronx_cc.ir.isa.program import Stream
 from neuronx_cc.ir.isa.rules import SQUARE
 from neuronx_cc.ir.isa.timing import F32, F32_PSUM, Tile, Timing, Work
-from neuronx_cc.ir.types import FLOATS, itemsize
+from neuronx_cc.ir.types import FLOATS, WIDE_FLOATS, itemsize
 
 BUFFERS = 2
 """Of sums and what becomes of them."""
@@ -27,8 +27,6 @@ MOST_GROUPS = 16, 64
 """Indices of a dim that have partitions of their own side by side: a DMA each moves a tile."""
 HALVINGS = 9
 """Sizes of tiles that are tried: the largest for which there is room, half of it, and so on."""
-PRODUCTS = ("f32", "bf16", "f16")
-"""Types whose values TensorE adds up exactly as they are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +152,7 @@ def candidates(problem: Problem, timing: Timing) -> Iterator[Schedule]:
     for first, last, partitions, inner in _placements(problem, timing):
         folded = not any(problem.dims[dim].kept for dim in range(first, last + 1))
         engines = [Stream.VECTOR]
-        if problem.adds and folded and problem.dtype in PRODUCTS:
+        if problem.adds and folded and problem.dtype in WIDE_FLOATS:
             engines.append(Stream.TENSOR)
         most = problem.room // (BUFFERED * itemsize(problem.dtype))
         for columns in [max(1, most >> halving) for halving in range(HALVINGS)]:

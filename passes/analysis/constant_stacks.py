@@ -10,12 +10,11 @@ import numpy as np
 
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo.editing import defining_op
-from neuronx_cc.ir.types import NUMPY_DTYPE
+from neuronx_cc.ir.types import NUMPY_DTYPE, WIDE_FLOATS
 from neuronx_cc.passes.expansions.build import Build
 
 Array = np.ndarray[Any, np.dtype[Any]]
-FLOATS = frozenset(["f32", "bf16", "f16"])
-CAST = FLOATS | {"f8e4m3", "f8e5m2"}
+CAST = WIDE_FLOATS | {"f8e4m3", "f8e5m2"}
 """Types that the core has."""
 MADE = hlo.TransposeOp | hlo.ReshapeOp | hlo.SliceOp | hlo.ConvertOp | hlo.DynamicSliceOp
 

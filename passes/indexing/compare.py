@@ -13,7 +13,7 @@ from math import prod
 from typing import TypeAlias
 
 from neuronx_cc.ir import hlo
-from neuronx_cc.ir.types import itemsize
+from neuronx_cc.ir.types import WIDE_FLOATS, itemsize
 from neuronx_cc.passes.expansions.build import Build
 from neuronx_cc.passes.indexing.costs import Costs
 
@@ -22,20 +22,19 @@ Combined: TypeAlias = Callable[[Sequence[Value], Sequence[Value], Sequence[int]]
 """Old and new elements, all of the given dims, to what takes their place."""
 EXACT = 1 << 24
 """Row numbers below this are exact in f32, in which Vector compares; one above stays above."""
-_MAXIMUM = frozenset(["f32", "bf16", "f16"])
 _OR = frozenset(["s32", "u32", "s16", "u16", "s8", "u8", "pred"])
 
 
 def gather_ns(costs: Costs, count: int, height: int, row: int, entries: int, dtype: str) -> float:
     """Estimate for ``entries`` elements of each of ``count`` tables of ``height`` rows of ``row`` bytes."""
-    if row != itemsize(dtype) or height > EXACT or dtype not in _MAXIMUM | _OR:
+    if row != itemsize(dtype) or height > EXACT or dtype not in WIDE_FLOATS | _OR:
         return float("inf")
     return costs.compared(count * entries * height, count * height * row)
 
 
 def scatter_ns(costs: Costs, count: int, height: int, row: int, entries: int, dtype: str) -> float:
     """Estimate for one update of each of ``count`` tables; no choice where tables have several, which may meet."""
-    if entries > 1 or height > EXACT or dtype not in _MAXIMUM | _OR:
+    if entries > 1 or height > EXACT or dtype not in WIDE_FLOATS | _OR:
         return float("inf")
     return costs.compared(count * height * row // itemsize(dtype), 2 * count * height * row)
 
@@ -48,8 +47,8 @@ def gather(b: Build, tables: Value, numbers: Value) -> Value:
     dims = (count, entries, height) if entries > 1 else (count, height)
     spread = b.broadcast(b.reshape(tables, (count, height)), dims, (0, len(dims) - 1))
     same = _equal(b, b.reshape(numbers, dims[:-1]), dims, len(dims) - 1)
-    neutral = float("-inf") if dtype in _MAXIMUM else 0
-    kind = hlo.MaximumOp if dtype in _MAXIMUM else hlo.OrOp
+    neutral = float("-inf") if dtype in WIDE_FLOATS else 0
+    kind = hlo.MaximumOp if dtype in WIDE_FLOATS else hlo.OrOp
     found = b.reduce(kind, b.select(same, spread, b.number(neutral, dtype, dims)), (len(dims) - 1,), neutral)
     return b.reshape(found, (count, entries, 1))
 

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from neuronx_cc.ir import hlo
-from neuronx_cc.ir.types import NUMPY_DTYPE
-from neuronx_cc.passes.analysis.constant_stacks import FLOATS, constant_of_stack
+from neuronx_cc.ir.types import NUMPY_DTYPE, WIDE_FLOATS
+from neuronx_cc.passes.analysis.constant_stacks import constant_of_stack
 from neuronx_cc.passes.analysis.contracted import contracted_by
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -99,9 +99,9 @@ def not_finite(weight: Weight) -> int:
 
 def _weight_of(module: hlo.HloModule, op: hlo.HloOp) -> Weight | None:
     """The same with elements that are not finite."""
-    if not isinstance(op, hlo.DotOp | hlo.ConvolutionOp) or op.shape.dtype not in FLOATS:
+    if not isinstance(op, hlo.DotOp | hlo.ConvolutionOp) or op.shape.dtype not in WIDE_FLOATS:
         return None
-    among = [operand if hlo.shape_of(operand).dtype in FLOATS else None for operand in op.operands]
+    among = [operand if hlo.shape_of(operand).dtype in WIDE_FLOATS else None for operand in op.operands]
     found = [None if operand is None else constant_of_stack(module, operand) for operand in among]
     if sum(each is not None for each in found) != 1:
         return None

@@ -16,7 +16,7 @@ from neuronx_cc.ir.isa.names import engine_name
 from neuronx_cc.ir.isa.pooling import windows_of
 from neuronx_cc.ir.isa.program import Instr, Ref, Space
 from neuronx_cc.ir.isa.semantics import BITVEC, UNARY_ALU
-from neuronx_cc.ir.types import FLOATS
+from neuronx_cc.ir.types import FLOATS, WIDE_FLOATS
 
 (LOOP, END, FALLBACK, MAP, ACCUMULATE, COPY, SELECT, BITS, INTEGER, REDUCE, LOAD, MULTIPLY, GATHER, REG_LOAD, SCAN) = (
     range(15)
@@ -263,7 +263,7 @@ def _select(instr: Instr) -> Form | None:
     width = STORAGE[y.dtype].itemsize
     if width > 4 or predicate.dtype not in TYPES:
         return None
-    if predicate.dtype in FLOATS and predicate.dtype not in ("f32", "bf16", "f16"):
+    if predicate.dtype in FLOATS and predicate.dtype not in WIDE_FLOATS:
         return None
     reverse, floats = int("reverse" in instr.flags), int(predicate.dtype in FLOATS)  # of which there are two zeros
     if len(instr.ins) == 1:

@@ -16,7 +16,7 @@ from math import prod
 from neuronx_cc.ir.isa.program import DMA_STREAMS, Instr, Loop, Program, Space, Stream, While
 from neuronx_cc.ir.isa.program import End as EndRecord
 from neuronx_cc.ir.machine import Machine
-from neuronx_cc.ir.types import itemsize
+from neuronx_cc.ir.types import WIDE_FLOATS, itemsize
 from neuronx_cc.runtime.clock_program import LOAD, MULTIPLY, Node, hull
 from neuronx_cc.runtime.profiling.counters import multiply_flops, peak_flops
 from neuronx_cc.runtime.profiling.path import BUSY, Path
@@ -93,7 +93,7 @@ class Operator:
             return 0.0
         main = max(self.product_types, key=lambda dtype: self.product_types[dtype])
         width = itemsize(main if main != "tf32" else "f32")
-        floats = {dtype: nbytes for dtype, nbytes in self.parameter_bytes.items() if dtype in ("f32", "bf16", "f16")}
+        floats = {dtype: nbytes for dtype, nbytes in self.parameter_bytes.items() if dtype in WIDE_FLOATS}
         return sum(nbytes * max(0.0, 1 - width / itemsize(dtype)) for dtype, nbytes in floats.items())
 
     @property
