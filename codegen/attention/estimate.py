@@ -15,6 +15,7 @@ from neuronx_cc.codegen.attention.schedule import (
     HEADS_UNDER_WAY,
     PARTS,
     UNDER_WAY,
+    UNROLLED_BLOCKS,
     Problem,
     Schedule,
     at_once,
@@ -22,6 +23,7 @@ from neuronx_cc.codegen.attention.schedule import (
     heads_at_once,
     multiplied_at_once,
     schedules,
+    unrolled,
 )
 from neuronx_cc.codegen.dots.problem import divisor
 from neuronx_cc.codegen.dots.schedule import FEW
@@ -42,6 +44,8 @@ DRAWN = 1.15
 FILLED, FILLED_TWICE = 0.3, 0.8
 """Part of the steps until all engines have work that the blocks ahead of them, of another iteration, do not fill; where
 scores are computed twice."""
+FILLED_ON, FILLED_ON_TWICE = 0.45, 0.12
+"""The same where iterations go on with the keys and values of one head."""
 AWAITED = 0.55
 """Times that a block waits for the latency of transfers for each of the blocks that are to be under way, of as many
 heads as have theirs on the way."""
@@ -289,8 +293,11 @@ def estimate(problem: Problem, schedule: Schedule, timing: Timing) -> float:
     bunches = p.heads // schedule.together
     wanted = min(UNDER_WAY, 1 + ceil((UNDER_WAY - 1) / sharing), bunches * sections)
     slower = 1 + PAUSED * max(0.0, wanted / schedule.staged - 1)
-    filled = FILLED_TWICE if schedule.twice else FILLED
-    slower *= 1 + filled * (UNDER_WAY - 1) / (heads_at_once(p, schedule, timing.sizes) * p.groups * blocks * sections)
+    if p.groups * blocks * sections <= UNROLLED_BLOCKS:
+        filled = FILLED_TWICE if schedule.twice else FILLED
+    else:
+        filled = FILLED_ON_TWICE if schedule.twice else FILLED_ON
+    slower *= 1 + filled * (UNDER_WAY - 1) / unrolled(p, schedule, timing.sizes)
     moved = DRAWN * each.bound + AWAITED * wanted * timing.transfer_latency / schedule.staged
     engaged = ENGAGED_TWICE if schedule.twice else ENGAGED
     spent = max((engaged * engines.bound + handed) * slower, moved)

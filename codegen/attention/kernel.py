@@ -33,6 +33,7 @@ from neuronx_cc.codegen.attention.schedule import (
     Problem,
     Schedule,
     footprint,
+    groups_at_once,
     heads_at_once,
 )
 from neuronx_cc.codegen.attention.twice import Twice
@@ -179,8 +180,16 @@ class _Loops:
             self.context.sizes.columns,
         )
         if sizes:
-            for index in builder.each(sizes[0], 1):
-                self._groups(head, (*group, index), blocks // sizes[0], staged)
+            of_each = blocks // sizes[0]
+            together = 1 if len(sizes) > 1 else groups_at_once(self.problem, self.schedule, self.context.sizes)
+            for start, count, size in self._even(sizes[0], together):
+                for index in builder.each(count, 1):
+                    at = index * size + start
+                    if size == 1:
+                        self._groups(head, (*group, at), of_each, staged)
+                    else:
+                        groups = [(*group, at + number) for number in range(size)]
+                        self._bunch([x for each in groups for x in self._blocks(head, each, Affine(), of_each)], staged)
             return
         bunch, written = self.schedule.bunch, blocks * self.schedule.sections(self.problem)
         bunches = 0 if self.problem.banded or written <= UNROLLED_BLOCKS else self.problem.rows // (bunch * step)

@@ -36,8 +36,6 @@ STAGED = UNDER_WAY
 """Heads, or sections, whose keys and values are there, where blocks of several are under way at once."""
 AHEAD = 2
 """How many times as many, where they are so small that their transfers wait for each other more than they take."""
-BUNCH = 4
-"""Blocks of rows that an iteration takes, where one section has all columns."""
 BUNCHES = (4, 8, 16)
 """Blocks of rows that go over a section while its keys and values are there."""
 SECTIONS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
@@ -48,6 +46,9 @@ SMALL_TILES = 64
 """Tiles of a few numbers, at most."""
 UNROLLED_BLOCKS = 64
 """Blocks of rows that are no loop."""
+LEAST_UNROLLED, UNROLLED_CHUNKS = 8, 256
+"""Blocks of an iteration of a loop, at least, and chunks of columns of all of them: the engines have to be filled with
+work in each iteration, which takes most where blocks are short."""
 MULTIPLIED = 2048
 """Products of keys and queries on a partition that an instruction makes, if that many: enough that its start does not
 count, few enough that other work comes between.
@@ -359,7 +360,8 @@ def schedules(problem: Problem, sizes: Sizes) -> Iterator[Schedule]:
     ahead = 2 if blocks > 2 else STAGED
     heads_there = sorted({2, ahead, AHEAD * ahead})
     whole = ((2, ahead), (2, AHEAD * ahead), (1, 1)) if p.heads > 1 else ((2, 1), (1, 1))
-    found = [Schedule(scores, staged, p.columns, BUNCH) for scores, staged in whole]
+    bunch = _bunch(p, 1, sizes)
+    found = [Schedule(scores, staged, p.columns, bunch) for scores, staged in whole]
     for count in SECTIONS:
         section = sizes.bank_columns * ceil(p.columns / (count * sizes.bank_columns))
         if section < p.columns and found[-1].section != section:
@@ -371,22 +373,22 @@ def schedules(problem: Problem, sizes: Sizes) -> Iterator[Schedule]:
     most = min(p.beside, MOST_TOGETHER) if p.columns <= sizes.bank_columns else 1  # more fill banks by themselves
     if p.bare and p.width < sizes.bank_columns:
         twice = [each for each in found if each.section == p.columns]
-        twice += [Schedule(2, 1, p.columns, BUNCH)] * (p.heads > 1)
-        twice += _together(p, min(p.beside, MOST_TOGETHER, max(1, TOGETHER_TWICE // p.columns)), heads_there)
+        twice += [Schedule(2, 1, p.columns, bunch)] * (p.heads > 1)
+        twice += _together(p, sizes, min(p.beside, MOST_TOGETHER, max(1, TOGETHER_TWICE // p.columns)), heads_there)
         again = [replace(each, twice=True) for each in twice]
     else:
         again = []
-    found += [*_together(p, most, heads_there), *again]
+    found += [*_together(p, sizes, most, heads_there), *again]
     own = p.groups * p.rows
     packs = [heads for heads in range(1, p.beside + 1) if not p.beside % heads]
     packs += [p.beside * several for several in range(2, p.around + 1) if not p.around % several]
     packs = [heads for heads in packs if heads * own <= sizes.columns]
     if not p.banded and not p.stays:
         under = (2, STAGED), (2, 3), (2, 2), (1, 1)
-        found += [Schedule(scores, staged, p.columns, BUNCH, pack) for pack in packs for scores, staged in under]
+        found += [Schedule(scores, staged, p.columns, bunch, pack) for pack in packs for scores, staged in under]
         for streamed in _streams(p, sizes):
             upright = [
-                Schedule(2, staged, p.columns, BUNCH, pack, upright=True, streamed=streamed)
+                Schedule(2, staged, p.columns, bunch, pack, upright=True, streamed=streamed)
                 for pack, staged in product(packs, BROUGHT)
             ]
             found += upright if p.depth <= sizes.bank_columns else []
@@ -397,11 +399,24 @@ def schedules(problem: Problem, sizes: Sizes) -> Iterator[Schedule]:
             yield schedule
 
 
-def _together(problem: Problem, most: int, heads_there: Sequence[int]) -> list[Schedule]:
+def _bunch(problem: Problem, together: int, sizes: Sizes) -> int:
+    """Blocks of rows of an iteration, for ``together`` heads: of as few iterations as there can be, equally many."""
+    blocks, chunks = ceil(problem.rows / sizes.columns), together * ceil(problem.columns / sizes.rows)
+    return ceil(blocks / ceil(blocks / _blocks_at_once(chunks)))
+
+
+def _blocks_at_once(chunks: int) -> int:
+    """Blocks of rows, of so many chunks of columns, that an iteration takes, at most."""
+    return min(UNROLLED_BLOCKS, max(LEAST_UNROLLED, UNROLLED_CHUNKS // chunks))
+
+
+def _together(problem: Problem, sizes: Sizes, most: int, heads_there: Sequence[int]) -> list[Schedule]:
     """Up to ``most`` heads together, equally many each time; ``heads_there``: of how many keys and values are there."""
     beside = [heads for heads in range(2, most + 1) if not problem.beside % heads]
-    there = product(beside, heads_there)
-    return [Schedule(2, staged, problem.columns, BUNCH, together=heads) for heads, staged in there]
+    return [
+        Schedule(2, staged, problem.columns, _bunch(problem, heads, sizes), together=heads)
+        for heads, staged in product(beside, heads_there)
+    ]
 
 
 def _streams(problem: Problem, sizes: Sizes) -> list[int]:
@@ -416,3 +431,19 @@ def heads_at_once(problem: Problem, schedule: Schedule, sizes: Sizes) -> int:
     """Heads, or as many as are taken together, whose blocks follow each other in straight-line code."""
     written = problem.groups * ceil(problem.rows / sizes.columns) * schedule.sections(problem)
     return max(1, UNROLLED_BLOCKS // (written * schedule.together))
+
+
+def unrolled(problem: Problem, schedule: Schedule, sizes: Sizes) -> int:
+    """Blocks of rows, or sections of them, that follow each other in straight-line code."""
+    blocks, sections = ceil(problem.rows / sizes.columns), schedule.sections(problem)
+    if problem.groups * blocks * sections <= UNROLLED_BLOCKS:
+        return heads_at_once(problem, schedule, sizes) * problem.groups * blocks * sections
+    if problem.banded or blocks * sections <= UNROLLED_BLOCKS:
+        return blocks * sections * groups_at_once(problem, schedule, sizes)
+    return min(blocks, schedule.bunch) * sections
+
+
+def groups_at_once(problem: Problem, schedule: Schedule, sizes: Sizes) -> int:
+    """Queries of a head whose blocks follow each other in straight-line code."""
+    written = ceil(problem.rows / sizes.columns) * schedule.sections(problem)
+    return max(1, _blocks_at_once(schedule.together * ceil(schedule.section / sizes.rows)) // written)
