@@ -147,13 +147,15 @@ def _saved(op: hlo.DotOp, index: int, rows: int, axis: int, context: PassContext
     terms = prod(hlo.shape_of(op.sources[index]).dims[each] for each in contracted)
     wide, chunks = shape.size // size, -(-terms // timing.sizes.rows)
     product, passes = wide * chunks * _column(op, context), PASSES * wide * timing.cycle(Stream.VECTOR)
+    around = wide // prod(size for each, size in enumerate(weights.dims) if each not in other)
+    if around * tiles > -(-around * size // most):
+        return 0.0  # rows of all around fill tiles together
     given = _is_stored(op.sources[1 - index])
     loaded = timing.transfer(weights.nbytes, timing.long_run).bound if given else 0.0
     if size // before * FILLED >= most:
         return max(before * product, before * passes, loaded) - max(tiles * product, tiles * passes, loaded)
-    around = wide // prod(size for each, size in enumerate(weights.dims) if each not in other)
-    if not given or around * tiles > -(-around * size // most):
-        return 0.0  # through HBM, rows of all around fill tiles together
+    if not given:
+        return 0.0
     return max(0.0, _way(op.results[0], timing) - max(tiles * product, HIDDEN * loaded))
 
 

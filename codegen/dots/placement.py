@@ -17,7 +17,7 @@ from neuronx_cc.codegen.dots.statement import problems_of
 from neuronx_cc.codegen.emission.accesses import Alloc
 from neuronx_cc.codegen.emission.views import View, linear, unplaced
 from neuronx_cc.codegen.epilogues.arrays import views_of_cast
-from neuronx_cc.codegen.formation.graph import base, repeats
+from neuronx_cc.codegen.formation.graph import base, is_view, repeats
 from neuronx_cc.codegen.maps.plan import RESIDENT_STEPS, partitions_of, resident_view
 from neuronx_cc.codegen.maps.spread import Partitions
 from neuronx_cc.codegen.movement.straight import interleaves
@@ -240,20 +240,46 @@ def _rows_are_short(context: Context, contraction: Contraction, lhs: View, axis:
 
 
 def _saves(context: Context, contraction: Contraction, bound: Sequence[Bound], resident: View) -> bool:
-    """Whether a result of several tiles of rows, which decides the tiles where it stays on chip, takes less time there
-    than by way of HBM.
+    """Whether a result of several tiles of rows, which decides the tiles where it stays on chip, and those of the
+    contractions that read it, takes less time there than by way of HBM.
     """
-    shape = hlo.shape_of(contraction.result)
-    if contraction.arrays or prod(contraction.sizes(0)[1]) <= context.sizes.columns:
+    shape, timing, filled = hlo.shape_of(contraction.result), context.timing, partitions_of(resident)
+    rows, most = prod(contraction.sizes(0)[1]), context.sizes.columns
+    fewest = filled is None or rows // filled.size <= -(-rows // most)
+    if rows <= most or (fewest and contraction.arrays):
         return True
-    times = []
-    for out in (resident, linear(Alloc(Space.HBM, 0, shape.nbytes), 0, shape.dtype, shape.dims)):
+    times, dense = [], linear(Alloc(Space.HBM, 0, shape.nbytes), 0, shape.dtype, shape.dims)
+    for out in (resident, dense):
+        near = {array: near_home(context, contraction, array, out) for array in contraction.arrays}
+        adds = [unplaced(hlo.shape_of(x).dtype, shape.dims) if view is None else view for x, view in near.items()]
         taken = out.alloc.hi if out.in_sbuf else 0
-        found = [replace(each, room=each.room - taken) for each in problems_of(context, contraction, bound, out, ())]
+        found = [replace(each, room=each.room - taken) for each in problems_of(context, contraction, bound, out, adds)]
         if not found:
             return True
         times.append(context.planner.time(context.planner.easiest(found)))
-    return times[0] <= times[1] + context.timing.arrival(shape.nbytes, context.timing.long_run)
+    if filled is not None:
+        times[0] += sum(_excess(timing, reader, index, filled.size) for reader, index in _readers(contraction.result))
+    return times[0] <= times[1] + timing.arrival(shape.nbytes, timing.long_run)
+
+
+def _readers(value: hlo.SSAValue) -> list[tuple[hlo.DotOp, int]]:
+    """The contractions that read it, perhaps through views, with the number of the operand."""
+    found = list[tuple[hlo.DotOp, int]]()
+    for use in value.uses:
+        if isinstance(use.operation, hlo.DotOp):
+            found.append((use.operation, use.index))
+        elif isinstance(use.operation, hlo.HloOp) and is_view(use.operation):
+            found += _readers(use.operation.results[0])
+    return found
+
+
+def _excess(timing: Timing, op: hlo.DotOp, index: int, filled: int) -> float:
+    """Nanoseconds of products that rows or terms on so many partitions, of operand ``index``, take more than on all."""
+    contraction = Contraction(op, op.result, 0)
+    (batch, m, k), n = map(prod, contraction.sizes(index)), prod(contraction.sizes(1 - index)[1])
+    tiles, chunks, wide = -(-m // timing.sizes.columns), -(-k // timing.sizes.rows), min(n, timing.sizes.bank_columns)
+    more = chunks * (m // filled - tiles) if m % filled == 0 else tiles * max(0, k // filled - chunks)
+    return timing.product(timing.sizes.columns, wide, pe_dtype(op)).tensor * batch * n / wide * more if wide else 0.0
 
 
 def _array_views(context: Context, contraction: Contraction, bound: Sequence[Bound], out: View) -> tuple[View, ...]:

@@ -27,7 +27,7 @@ from neuronx_cc.codegen.maps.plan import (
     only_stored,
     results_of,
 )
-from neuronx_cc.codegen.maps.spread import Partitions, partition_divisor, streaming_partitions
+from neuronx_cc.codegen.maps.spread import Partitions, in_runs, partition_divisor, streaming_partitions
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.timing import Timing
 from neuronx_cc.ir.types import itemsize
@@ -102,10 +102,14 @@ def _in_runs(timing: Timing, kernel: Kernel) -> Iterator[Partitions]:
 
 
 def _along_columns(kernel: Kernel) -> Iterator[Partitions]:
-    """Runs of the last axis on the partitions, where few rows would leave most of them without work."""
+    """Runs of the last axis on the partitions, where few rows would leave most of them without work: equal ones, or as
+    many as there are partitions and a rest.
+    """
     if not kernel.reduced and kernel.folded in (0, len(kernel.shape)) and len(kernel.shape) > 1:
-        size = partition_divisor(kernel.shape[-1])
-        yield Partitions(len(kernel.shape) - 1, size, kernel.shape[-1] // size)
+        axis, columns = len(kernel.shape) - 1, kernel.shape[-1]
+        size = partition_divisor(columns)
+        yield Partitions(axis, size, columns // size)
+        yield in_runs(axis, columns)
 
 
 def _grouped(context: Context, kernel: Kernel, counted: Set[int]) -> Iterator[Partitions]:
