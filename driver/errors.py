@@ -46,7 +46,7 @@ CATALOGUE: dict[str, Entry] = {
     "EARG911": Entry(
         "rule without effect",
         "A rule of a precision policy matches ops that the compiler has simplified away, that are never cast, or whose "
-        "weights have no codes of 8 bits.",
+        "weights have no codes of 8 bits, or are too small to be read in less time so.",
         "drop it",
     ),
     "EARG912": Entry(

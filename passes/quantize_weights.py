@@ -6,9 +6,12 @@ the contraction applies as its sums leave PSUM; kernels of convolutions alike. W
 which no cast rounds. Of a stack of weights that a loop takes one by one, codes and scales are stacks as well.
 """
 
+from collections.abc import Sequence
+
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.hlo.editing import ops_of, replace
+from neuronx_cc.ir.isa.program import Stream
 from neuronx_cc.passes.accumulate_f32 import record
 from neuronx_cc.passes.analysis.constant_stacks import element
 from neuronx_cc.passes.expansions.build import Build, Value
@@ -21,12 +24,15 @@ from neuronx_cc.passes.precision.quantization import (
     weight_of,
 )
 
+LATENCIES = 4
+"""Latencies of Vector in which codes become numbers and sums are scaled, beyond what numbers of 16 bits take."""
+
 
 def run(module: HloModule, context: PassContext) -> None:
     policy = context.options.policy
     if not any(is_format(rule.weights) for rule in policy.rules):
         return
-    some = False
+    sizes: list[int] = []
     for computation in module.computations():
         for op in list(ops_of(computation.block)):
             choice = policy.choice(op, "weights") if isinstance(op, hlo.DotOp | hlo.ConvolutionOp) else None
@@ -37,14 +43,30 @@ def run(module: HloModule, context: PassContext) -> None:
                 _warn_of_what_is_not_finite(module, op, context)
                 continue
             assert isinstance(op, hlo.DotOp | hlo.ConvolutionOp)
-            some, (form, reason) = True, choice
+            form, reason = choice
+            sizes.append(hlo.shape_of(op.operands[weight.operand]).size)
             place, dtype = f"operand {weight.operand}", hlo.shape_of(op.operands[weight.operand]).dtype
             context.precision.append(record(op.loc, op.opcode, place, dtype, stored_as(form)[0], reason))
             replace(op, _quantised(module, op, weight, form))
-    if not some:
+    if not sizes:
         context.warn(
             "EARG911",
             "weights in 8 bits change nothing: no contraction that the rules choose has a constant, finite operand",
+        )
+    _warn_of_what_is_small(sizes, context)
+
+
+def _warn_of_what_is_small(sizes: Sequence[int], context: PassContext) -> None:
+    """That reading half as many bytes saves less time than engines take longer, by estimate."""
+    timing = context.timing
+    least = int(LATENCIES * timing.latency(Stream.VECTOR) * timing.dma_rate)
+    small = [size for size in sizes if size < least]
+    if small:
+        context.warn(
+            "EARG911",
+            f"weights in 8 bits save memory, but no time, in {len(small)} of {len(sizes)} contractions: they have at "
+            f"most {max(small):,} elements there, and fewer than {least:,} are read in the time that scales take; "
+            "rules with shape and weights keep them in 16 bits",
         )
 
 

@@ -263,13 +263,24 @@ def test_nothing_to_store_is_told() -> None:
     assert "no contraction" in context.warnings[0].message
 
 
+@pytest.mark.parametrize(("size", "told"), [(256, True), (1024, False)])
+def test_small_weights_are_told(size: int, told: bool) -> None:
+    """Reading them in 8 bits saves less time than scales take."""
+    weights = np.ones((size, size), np.float32) + np.eye(size, dtype=np.float32)
+    module = parse_text(text_of(lambda x: x @ weights, np.ones((5, size), np.float32)))
+    context = PassContext(PassOptions(policy=policy_of(None, (), "int8")))
+    quantize_weights.run(module, context)
+    assert [warning.code for warning in context.warnings] == ["EARG911"] * told
+
+
 def test_nothing_to_store_is_told_in_python() -> None:
     x = np.ones((5, 70), np.float32)
     with pytest.warns(UserWarning, match="EARG911"):
         neuronx_cc.compile(jax.jit(lambda x, w: x @ w), x, W, quantize_weights="int8")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        neuronx_cc.compile(jax.jit(lambda x: x @ W), x, quantize_weights="int8")
+        wide, large = np.ones((5, 700), np.float32), np.resize(W, (700, 700))
+        neuronx_cc.compile(jax.jit(lambda x: x @ large), wide, quantize_weights="int8")
 
 
 def test_what_is_kept_in_fp32_asks_for_no_weights_in_few_bits() -> None:
