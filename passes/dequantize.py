@@ -30,7 +30,7 @@ from neuronx_cc.passes.analysis.conversions import is_lossless
 from neuronx_cc.passes.expansions.build import Build, Value
 from neuronx_cc.passes.expansions.eight_bit_floats import LATE
 from neuronx_cc.passes.expansions.repeated import Repeated, View, groups, repeated, spread
-from neuronx_cc.passes.manager import PassContext, only_for
+from neuronx_cc.passes.manager import PassContext, PassOptions, only_for
 from neuronx_cc.passes.precision.decisions import of_operands
 
 STORED = frozenset(["s8", "u8", "f8e4m3", "f8e4m3fn", "f8e5m2"])
@@ -67,7 +67,9 @@ def _moved(module: HloModule, op: hlo.DotOp | hlo.ConvolutionOp, index: int, con
         return None
     if _is_movable(op, index, weight):
         b = Build.before(module, op)
-        return _rewritten(_OfDot(b, op, index) if isinstance(op, hlo.DotOp) else _OfConvolution(b, op, index), weight)
+        if isinstance(op, hlo.DotOp):
+            return _rewritten(_OfDot(b, op, index, context.options), weight)
+        return _rewritten(_OfConvolution(b, op, index), weight)
     if not isinstance(op, hlo.DotOp):
         return None
     codes = hlo.shape_of(weight.codes).dtype
@@ -222,7 +224,7 @@ def _rewritten(around: _OfDot | _OfConvolution, weight: Weight) -> Value:
             scale = around.terms(step.by.array(b))
             other = b.convert(b.each(step.kind, b.convert(other, "f32"), scale), dtype)
     carried = dtype if is_lossless(hlo.shape_of(codes).dtype, dtype) else "f32"
-    other = around.brought(b.convert(other, carried))
+    other = b.convert(other, carried)
     result = around.product(other, codes)
     for step in weight.steps:
         if any(step.by.dims[axis] > 1 for axis in contracted):
@@ -241,10 +243,6 @@ class _OfConvolution:
     b: Build
     op: hlo.ConvolutionOp
     index: int
-
-    def brought(self, other: Value) -> Value:
-        """The operand beside the codes as ``product`` and ``totals`` take it."""
-        return other
 
     def product(self, other: Value, codes: Value) -> Value:
         """The contraction of both, the codes in the type of the other one."""
@@ -285,10 +283,7 @@ class _OfDot:
     b: Build
     op: hlo.DotOp
     index: int
-
-    def brought(self, other: Value) -> Value:
-        """The operand beside the codes as ``product`` and ``totals`` take it."""
-        return other
+    options: PassOptions
 
     def product(self, other: Value, codes: Value) -> Value:
         """The contraction of both, the codes in the type of the other one."""
@@ -311,16 +306,25 @@ class _OfDot:
         return spread(b, value, dims, [*other.batch, *other.contracted])
 
     def totals(self, operand: Value) -> Value:
-        """The sum over what is contracted, as a product with ones: rounded as the contraction rounds it."""
-        side, shape = _sides(self.op)[1 - self.index], hlo.shape_of(operand)
+        """The sum over what is contracted, of numbers as TensorE multiplies them: a product with ones where these have
+        a type that nothing else computes with.
+        """
+        b, side, shape = self.b, _sides(self.op)[1 - self.index], hlo.shape_of(operand)
+        rounded = of_operands(self.op, self.options).dtype if shape.dtype == "f32" else shape.dtype
+        if rounded in FLOATS:
+            value = b.transpose(b.convert(operand, rounded), [*side.batch, *side.free, *side.contracted])
+            first = len(side.batch) + len(side.free)
+            sums = b.sum(b.convert(value, "f32"), tuple(range(first, shape.rank)))
+            return self._spread(sums, 1 - self.index)
         axes = (*side.batch, *side.contracted)
-        ones = self.b.number(1, shape.dtype, [shape.dims[axis] for axis in axes])
+        ones = b.number(1, shape.dtype, [shape.dims[axis] for axis in axes])
         batch, end = len(side.batch), len(axes)
         numbers = hlo.DotDims(side.contracted, tuple(range(batch, end)), side.batch, tuple(range(batch)))
         dims = tuple(shape.dims[axis] for axis in (*side.batch, *side.free))
         properties = {**self.op.properties, "dims": hlo.DotDimsAttr(numbers)}
-        sums = self.b.typed(hlo.DotOp, (operand, ones), hlo.array_type("f32", dims), **properties)
-        return self._spread(sums, 1 - self.index)
+        return self._spread(
+            b.typed(hlo.DotOp, (operand, ones), hlo.array_type("f32", dims), **properties), 1 - self.index
+        )
 
     def _spread(self, value: Value, index: int) -> Value:
         """An array of the batch and free dims of one side."""
@@ -338,8 +342,8 @@ class _OfGroups(_OfDot):
 
     together: int
 
-    def brought(self, other: Value) -> Value:
-        """[batch..., products, groups and rows, all their terms]."""
+    def _apart(self, other: Value) -> Value:
+        """[batch..., products, groups and rows, all their terms], which are zero in all groups but one."""
         b, side, count = self.b, _sides(self.op)[1 - self.index], self.together
         value = b.transpose(other, [*side.batch, *side.free, *side.contracted])
         *batch, groups = (hlo.shape_of(other).dims[axis] for axis in side.batch)
@@ -355,6 +359,7 @@ class _OfGroups(_OfDot):
 
     def product(self, other: Value, codes: Value) -> Value:
         """Of all groups, each with the terms of its own."""
+        other = self._apart(other)
         b, side, dims = self.b, _sides(self.op)[self.index], hlo.shape_of(codes).dims
         (axis,), batch = side.contracted, len(side.batch)
         made = dims[axis - 1] // self.together, dims[axis] * self.together
@@ -366,13 +371,6 @@ class _OfGroups(_OfDot):
             return sums
         rank = hlo.shape_of(sums).rank
         return b.transpose(sums, [*range(batch), *range(rank - len(free), rank), *range(batch, rank - len(free))])
-
-    def totals(self, operand: Value) -> Value:
-        """As above, of what is ``brought``."""
-        shape, batch = hlo.shape_of(operand), len(_sides(self.op)[0].batch)
-        ones = self.b.number(1, shape.dtype, (*shape.dims[:batch], shape.dims[-1]))
-        numbers = hlo.DotDims((batch + 1,), (batch,), tuple(range(batch)), tuple(range(batch)))
-        return self._spread(self._with(operand, ones, numbers, ()), 1 - self.index)
 
     def _with(self, rows: Value, others: Value, numbers: hlo.DotDims, free: tuple[int, ...]) -> Value:
         """Rows of all groups times others of these dims: [batch..., groups, rows' dims..., free...]."""
@@ -394,8 +392,8 @@ def _of_groups(b: Build, dot: hlo.DotOp, index: int, codes: str, context: PassCo
     most = max(1, partitions // max(1, _rows(dot, index)))
     together = next(each for each in range(min(most, count), 0, -1) if count % each == 0)
     if together == 1 or codes in INFINITE:
-        return _OfDot(b, dot, index)
-    return _OfGroups(b, dot, index, together)
+        return _OfDot(b, dot, index, context.options)
+    return _OfGroups(b, dot, index, context.options, together)
 
 
 @dataclass(frozen=True, slots=True)

@@ -117,20 +117,22 @@ class _Growth:
         return [*found, op]
 
     def _made_for(self, operand: hlo.SSAValue) -> list[hlo.HloOp] | None:
-        """The ops that make ``operand`` of one array, for one op; None if there are none, or more arrays."""
-        made: list[hlo.HloOp] = []
-        while self._fits(op := operand.owner) and operand.has_one_use() and op not in self.inside:
-            if _is_cast_on_load(op):
-                break
-            assert isinstance(op, hlo.HloOp)
-            arrays = [each for each in op.sources if self.context.splat(each) is None]
-            if len(arrays) != 1 or len(made) == MOST:
-                return None
-            made.insert(0, op)
-            (operand,) = arrays
-        if not made or operand is self.op.result or operand.owner in self.inside or not self._readable(operand):
+        """The ops that make ``operand`` of arrays, for one op; None if there are none, or of what cannot be read."""
+        op = operand.owner
+        if not self._fits(op) or not operand.has_one_use() or op in self.inside or _is_cast_on_load(op):
             return None
-        return made
+        assert isinstance(op, hlo.HloOp)
+        made: list[hlo.HloOp] = []
+        for each in op.sources:
+            if self.context.splat(each) is not None:
+                continue
+            if each is self.op.result:
+                return None
+            more = self._made_for(each)
+            if more is None and not self._readable(each):
+                return None
+            made += more or []
+        return [*made, op] if len(made) < MOST else None
 
     def _fits(self, op: object) -> bool:
         """Whether ``op`` is of a kind that an epilogue has, and of the contraction's shape."""
