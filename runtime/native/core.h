@@ -125,13 +125,18 @@ inline bool is_written(const Item& item, size_t o) {
 }  // namespace
 
 // Bytes that an operand may touch: of partitions, counted from the first one of a base, or of the host's memory (base -1,
-// no partitions).
+// no partitions), there perhaps the first `run` of every `period` bytes only.
 struct Place {
-    i64 base, lane, lanes, from, to;
+    i64 base, lane, lanes, from, to, period = 0, run = 0;
 
     bool meets(const Place& other) const {
-        return base == other.base && from < other.to && other.from < to &&
+        return base == other.base && from < other.to && other.from < to && !interleaves(other) &&
                (base < 0 || (lane < other.lane + other.lanes && other.lane < lane + lanes));
+    }
+    bool interleaves(const Place& other) const {
+        if (!period || period != other.period) return false;
+        const i64 apart = ((other.from - from) % period + period) % period;
+        return run <= apart && other.run <= period - apart;
     }
     bool holds(const Place& other) const {
         return base == other.base && from <= other.from && other.to <= to && lane <= other.lane &&

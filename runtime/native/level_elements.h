@@ -453,27 +453,5 @@ inline void each1(float* d, const float* a, int n, F f) {
     EACH d[i] = f(a[i]);
 }
 
-// The sum that NumPy's pairwise summation gives.
-inline float pairwise(const float* x, i64 n) {
-    if (n < 8) {
-        float total = -0.f;
-        for (i64 i = 0; i < n; ++i) total += x[i];
-        return total;
-    }
-    if (n <= 128) {
-        float r[8];
-        for (int j = 0; j < 8; ++j) r[j] = x[j];
-        i64 i = 8;
-        for (; i < n - n % 8; i += 8)
-            for (int j = 0; j < 8; ++j) r[j] += x[i + j];
-        float total = ((r[0] + r[1]) + (r[2] + r[3])) + ((r[4] + r[5]) + (r[6] + r[7]));
-        for (; i < n; ++i) total += x[i];
-        return total;
-    }
-    i64 half = n / 2;
-    half -= half % 8;
-    return pairwise(x, half) + pairwise(x + half, n - half);
-}
-
 }  // namespace
 }  // namespace LEVEL

@@ -1,5 +1,6 @@
 // Chains of f32 operations on elements: read, compute in blocks that stay in the nearest cache, write.
 #include "level.h"
+#include "level_folds.h"
 #include "level_rows.h"
 #include "level_wide.h"
 
@@ -64,6 +65,38 @@ void chain(const Item& item, int source, const Stretches& s, const Lines& to, Wo
     }
 }
 
+template <class F>
+void each_truth(char* d, const float* a, bool one_a, const float* b, bool one_b, i64 n, F f) {
+    const float x = *a, y = *b;
+    if (one_b) EACH d[i] = char(f(a[i], y));
+    else if (one_a) EACH d[i] = char(f(x, b[i]));
+    else EACH d[i] = char(f(a[i], b[i]));
+}
+
+// Whether an item is one comparison whose results are truth values side by side.
+bool makes_truths(const Item& item) {
+    if (item.operands[0].type != PRED || item.nest.stride[0][item.nest.ndims - 1] != 1 || item.operations.size() != 1) return false;
+    return item.operations[0].step >= EQUAL && item.operations[0].step <= LESS;
+}
+
+void truths(const Item& item, const Stretches& s, Workspace& w) {
+    const Operation& operation = item.operations[0];
+    Lines value = fetch(item, 1, s, w.a, w.c), other{nullptr, const_cast<float*>(&operation.value), 0, true};
+    if (operation.operand >= 0) other = fetch(item, operation.operand, s, w.b, w.b);
+    const Lines &left = operation.reverse ? other : value, &right = operation.reverse ? value : other;
+    for (int k = 0; k < s.count; ++k) {
+        const auto make = [&](auto f) { each_truth(s.at[k][0], left.row(k), left.one, right.row(k), right.one, s.length, f); };
+        switch (operation.step) {
+            case EQUAL: make([](float x, float y) { return x == y; }); break;
+            case NOT_EQUAL: make([](float x, float y) { return x != y; }); break;
+            case GREATER_EQUAL: make([](float x, float y) { return x >= y; }); break;
+            case GREATER: make([](float x, float y) { return x > y; }); break;
+            case LESS_EQUAL: make([](float x, float y) { return x <= y; }); break;
+            default: make([](float x, float y) { return x < y; });
+        }
+    }
+}
+
 }  // namespace
 
 // Operands: result, first source, others. Rows of the nest.
@@ -71,6 +104,7 @@ void map(const Item& item, char* const* start, i64 first, i64 last, Workspace& w
     const int type = int(item.operands[0].type);
     const i64 stride = item.nest.stride[0][item.nest.ndims - 1];
     const bool plain = is_plain(item, 0), cast = item.operations.empty() && is_plain(item, 1);
+    if (makes_truths(item)) return blocks(item, start, first, last, [&](const Stretches& s) { truths(item, s, w); });
     blocks(item, start, first, last, [&](const Stretches& s) {
         if (plain) return chain(item, 1, s, {&s.at[0][0], nullptr, 0, false}, w);
         const Lines made = cast ? Lines{&s.at[0][1], nullptr, 0, false} : buffered(w.a, s);
@@ -188,41 +222,27 @@ void reduce(const Item& item, char* const* start, i64 first, i64 last, Workspace
         at += count;
         if (at == nest.inner) at = 0, rows.next();
     }
-    for (i64 unit = first; !few && !abreast && unit < last; ++unit) {
+    const bool lie = inside.rows == 1 && type == F32 && (stride == 4 || n == 1);  // side by side, each result's for itself
+    for (i64 unit = first, count; !few && !abreast && unit < last; unit += count) {
+        count = !lie ? 1 : nest.inner - at < last - unit ? nest.inner - at : last - unit;
+        count = count < BLOCK ? count : i64(BLOCK);
         char* source = rows.at[1] + at * rows.step(1);
-        const float* values = w.row;
-        if (inside.rows == 1 && type == F32 && stride == 4) {
-            values = reinterpret_cast<const float*>(source);
-        } else {
+        const char* values = source;
+        if (!lie) {
             Rows parts(inside, 1, &source, 0);
             for (i64 part = 0; part < inside.rows; ++part, parts.next())
                 read(type, w.row + part * inside.inner, parts.at[0], stride, int(inside.inner));
+            values = reinterpret_cast<const char*>(w.row);
         }
-        float total;
-        if (step == ADD) {
-            total = one_nan(0.f + pairwise(values, n));
-        } else {
-            float best[16];
-            const i64 lanes = n < 16 ? n : 16;
-            for (i64 j = 0; j < lanes; ++j) best[j] = values[j];
-            i64 i = lanes;
-            if (step == MAX) {
-                for (; i + 16 <= n; i += 16)
-                    for (int j = 0; j < 16; ++j) best[j] = maximum(best[j], values[i + j]);
-                total = best[0];
-                for (i64 j = 1; j < lanes; ++j) total = maximum(total, best[j]);
-                for (; i < n; ++i) total = maximum(total, values[i]);
-            } else {
-                for (; i + 16 <= n; i += 16)
-                    for (int j = 0; j < 16; ++j) best[j] = minimum(best[j], values[i + j]);
-                total = best[0];
-                for (i64 j = 1; j < lanes; ++j) total = minimum(total, best[j]);
-                for (; i < n; ++i) total = minimum(total, values[i]);
-            }
+        if (step == ADD) pairwise_rows(values, rows.step(1), count, n, w.a);
+        for (i64 i = 0; i < count; ++i, values += rows.step(1)) {
+            const float* row = reinterpret_cast<const float*>(values);
+            w.a[i] = step == ADD ? one_nan(0.f + w.a[i]) : step == MAX ? extreme<true>(row, n) : extreme<false>(row, n);
+            if (item.params[0]) w.a[i] = -w.a[i];
         }
-        if (item.params[0]) total = -total;
-        write(int(item.operands[0].type), rows.at[0] + at * rows.step(0), 0, &total, 1);
-        if (++at == nest.inner) at = 0, rows.next();
+        write(int(item.operands[0].type), rows.at[0] + at * rows.step(0), rows.step(0), w.a, int(count));
+        at += count;
+        if (at == nest.inner) at = 0, rows.next();
     }
 }
 

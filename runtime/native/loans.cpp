@@ -176,6 +176,9 @@ void find_places(const Context& context, const Item& item, char* const* start, P
         const i64 from = at + operand.below, to = at + operand.above + size_of(int(operand.type));
         if (operand.lanes) places[o] = {operand.base, operand.lane, operand.lanes, from, to};
         else places[o] = {-1, 0, 0, from, to};
+        if (operand.lanes || operand.ndims < 2 || operand.count[0] < 2) continue;
+        const i64 period = operand.stride[0], run = to - from - (operand.count[0] - 1) * period;
+        if (period > 0 && run > 0 && run < period) places[o].period = period, places[o].run = run;
     }
 }
 

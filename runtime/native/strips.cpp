@@ -22,10 +22,11 @@ i64 lane_bytes(const Item& item) {
     return bytes;
 }
 
-// Where a short-lived tile is meanwhile: bytes before it and of it, of one partition.
+// Where a short-lived tile is meanwhile: bytes before it and of it, of one partition; or where a copy would bring it.
 struct Slot {
     i64 offset, bytes;
     int until;              // the last of the items that need it
+    char* away;             // of partition 0
 };
 
 struct Strips {
@@ -36,6 +37,7 @@ struct Strips {
     i64 lanes;
     Slot slots[MOST_IN_STRIPS];
     int8_t slot[MOST_IN_STRIPS][MAX_OPERANDS];  // of an operand; -1: it is in memory
+    bool done[MOST_IN_STRIPS];                  // a copy of what was made where it belongs
 };
 
 void run_item(const Kernels& kernels, const Item& item, char* const* start, i64 first, i64 last, Workspace& w) {
@@ -56,6 +58,7 @@ void call_strips(void* data, i64 first, i64 last, Workspace& workspace) {
     char* start[MAX_OPERANDS];
     for (i64 strip = first; strip < last; ++strip)
         for (int k = 0; k < job.count; ++k) {
+            if (job.done[k]) continue;
             const Item& item = *job.items[k];
             const Lanes& lanes = item.lanes;
             const i64 before = strip * job.lanes - lanes.first;
@@ -66,10 +69,42 @@ void call_strips(void* data, i64 first, i64 last, Workspace& workspace) {
                 start[o] = job.start[k][o];
                 if (job.slot[k][o] < 0) continue;
                 const Slot& slot = job.slots[job.slot[k][o]];
-                start[o] = workspace.tiles + slot.offset * job.lanes - before * slot.bytes + item.operands[o].within;
+                char* const tile = workspace.tiles + slot.offset * job.lanes - strip * job.lanes * slot.bytes;
+                start[o] = (slot.away ? slot.away : tile) + lanes.first * slot.bytes + item.operands[o].within;
             }
             run_item(*job.kernels, item, start, from * lanes.units, to * lanes.units, workspace);
         }
+}
+
+// Whether an item copies all of a short-lived tile, row by row, out of the partitions.
+bool brings_away(const Item& item, const Item& maker) {
+    const Nest& nest = item.nest;
+    const Operand &to = item.operands[0], &from = item.operands[1], &tile = maker.operands[0];
+    const i64 size = size_of(int(to.type));
+    return item.kind == COPY && nest.ndims == 2 && !to.lanes && to.base >= 0 && from.maker >= 0 && from.within == 0 &&
+           nest.stride[0][1] == size && nest.stride[1][1] == size && item.lanes.first == maker.lanes.first &&
+           item.lanes.count == maker.lanes.count && nest.inner * size == tile.below + tile.above + size_of(int(tile.type));
+}
+
+// The slot of item k's short-lived result, beside those of earlier ones that are still needed.
+Slot slot_for(const Strips& job, const i64* numbers, int k, int made) {
+    const Item& item = *job.items[k];
+    const Operand& tile = item.operands[0];
+    Slot slot{0, (tile.below + tile.above + size_of(int(tile.type)) + 63) / 64 * 64, k, nullptr};
+    for (int j = k + 1; j < job.count && numbers[j] <= item.last_use; ++j) slot.until = j;
+    const Item& last = *job.items[slot.until];
+    if (numbers[slot.until] == item.last_use && last.operands.size() == 2 && last.operands[1].maker == numbers[k] && brings_away(last, item))
+        return {0, last.nest.stride[0][0], slot.until, job.start[slot.until][0] - last.lanes.first * last.nest.stride[0][0]};
+    for (bool moved = true; moved;) {
+        moved = false;
+        for (int s = 0; s < made; ++s) {
+            const Slot& other = job.slots[s];
+            const bool apart = other.offset >= slot.offset + slot.bytes || slot.offset >= other.offset + other.bytes;
+            if (other.away || other.until < k || apart) continue;
+            slot.offset = other.offset + other.bytes, moved = true;
+        }
+    }
+    return slot;
 }
 
 // Finds room for the short-lived tiles of items; returns how many bytes all of them take, of a partition.
@@ -80,21 +115,12 @@ i64 find_slots(Strips& job, const i64* numbers, i64 end) {
         const Item& item = *job.items[k];
         of[k] = -1;
         if (item.last_use >= 0 && item.last_use < end) {
-            const Operand& tile = item.operands[0];
-            Slot slot{0, (tile.below + tile.above + size_of(int(tile.type)) + 63) / 64 * 64, k};
-            for (bool moved = true; moved;) {  // behind those that are still needed
-                moved = false;
-                for (int s = 0; s < made; ++s) {
-                    const Slot& other = job.slots[s];
-                    if (other.until < k || other.offset >= slot.offset + slot.bytes || slot.offset >= other.offset + other.bytes)
-                        continue;
-                    slot.offset = other.offset + other.bytes, moved = true;
-                }
-            }
-            for (int j = k + 1; j < job.count && numbers[j] <= item.last_use; ++j) slot.until = j;
-            if (slot.offset + slot.bytes <= MOST_TILES) {
+            const Slot slot = slot_for(job, numbers, k, made);
+            if (slot.away) job.done[slot.until] = true;
+            const i64 last = slot.away ? 0 : slot.offset + slot.bytes;
+            if (last <= MOST_TILES) {
                 job.slots[made] = slot, of[k] = made++;
-                all = slot.offset + slot.bytes > all ? slot.offset + slot.bytes : all;
+                all = last > all ? last : all;
             }
         }
         for (size_t o = 0; o < item.operands.size(); ++o) {
@@ -146,7 +172,7 @@ void Outside::add(const Item& item, const Place* places) {
 
 void run_in_strips(const Kernels& kernels, Item* const* items, const i64* numbers, char* const (*start)[MAX_OPERANDS], int count,
                    i64 end) {
-    Strips job{&kernels, items, start, count, 0, {}, {}};
+    Strips job{&kernels, items, start, count, 0, {}, {}, {}};
     const i64 kept = find_slots(job, numbers, end);
     i64 most = kept > 1 ? kept : 1, sum = 1, all = 0, pitch[MOST_IN_STRIPS][MAX_OPERANDS];
     for (int k = 0; k < count; ++k) {
@@ -158,7 +184,7 @@ void run_in_strips(const Kernels& kernels, Item* const* items, const i64* number
             pitch[k][o] = apart;
             if (job.slot[k][o] < 0) continue;
             apart = job.slots[job.slot[k][o]].bytes;
-            items[k]->cached |= 1u << o;
+            if (!job.slots[job.slot[k][o]].away) items[k]->cached |= 1u << o;
         }
     }
     const i64 enough = kept ? LEAST_BYTES * count / sum + 1 : LEAST_LANES;

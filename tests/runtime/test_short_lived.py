@@ -43,8 +43,9 @@ class Draw:
         return Ref(Space.SBUF, dtype, at, ((lanes[1], 0), (count, 4)), lanes[0], coefs)
 
     def outside(self, lanes: int, count: int) -> Ref:
-        pitch = int(self.rng.choice([0, TILE, 4096]))
-        return Ref(Space.HBM, "f32", 4 * self.below(4096), ((lanes, pitch), (count, 4)))
+        pitch, stored = int(self.rng.choice([0, TILE, 4096])), self.below(4) == 0
+        at = (HBM_BYTES >> 1) + TILE * self.below(8) if stored else 4 * self.below(4096)
+        return Ref(Space.HBM, "f32", at, ((lanes, pitch), (count, 4)))
 
     def part(self, whole: Ref, first: int, count: int) -> Ref:
         """Some elements of a tile."""
@@ -53,9 +54,11 @@ class Draw:
         )
 
     def store(self, tile: Ref) -> None:
+        """One after the other, or with rows of four stores side by side."""
         self.stored = (self.stored + 1) % 8
-        at = (HBM_BYTES >> 1) + self.stored * 128 * TILE
-        dims = ((tile.counts[0], TILE), *tile.dims[1:])
+        apart, group = (TILE, self.stored) if self.below(2) else (4 * TILE, self.stored // 4 * 4)
+        at = (HBM_BYTES >> 1) + group * 128 * TILE + (self.stored - group) * TILE
+        dims = ((tile.counts[0], apart), *tile.dims[1:])
         coefs = ((0, 8 * 128 * TILE),) if self.turns else ()
         self.records.append(Instr("dma_copy", S, (Ref(Space.HBM, "f32", at, dims, 0, coefs),), (tile,)))
 
