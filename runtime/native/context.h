@@ -32,6 +32,9 @@ void settle(Context& context);
 // Carries out one instruction; false when Python must, which finds all that it needs.
 bool execute(Context& context, Item& item);
 
+// Carries out an instruction on single elements (`Item::single`); false when that is for `execute` to do.
+bool execute_single(Context& context, Item& item);
+
 // Carries out several items from `at` on together, if that is worth it, and returns how many: transposes that follow each
 // other, each on one thread; products of a column with interleaved tiles; items that keep to their partitions, in strips.
 i64 transpose_together(Context& context, Code& code, i64 at);

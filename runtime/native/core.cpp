@@ -116,6 +116,7 @@ i64 interpret(Context& context, i64 most_nanoseconds) {
             effort = 0;
             if (nanoseconds() - start > most_nanoseconds) return TIME;
         }
+        if (item.single && execute_single(context, item)) continue;
         if (item.kind == LOOP) {
             if (item.params[0] <= 0) {
                 at = item.jump;

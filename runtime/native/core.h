@@ -113,6 +113,9 @@ struct Item {
     i64 lent = 0, made = 0; // bytes that were put off, and those of them that had to be copied after all
     uint32_t cached = 0;    // a bit for each operand that a strip has in the nearest cache
     i64 last_use = -1;      // the last item that touches its short-lived result
+    bool single = false;    // each operand is one element, at the same place throughout a run
+    i64 located = -1;       // of a single element: the run in which its operands were found, and where
+    char* at[MAX_OPERANDS];
     bool whole = false;     // all bytes between the first and the last one of a result's partitions are written
 };
 
@@ -193,6 +196,8 @@ struct Kernels {
     void (*interleaved)(const Item&, const char*, i64, const char*, i64, i64, float*);
     void (*store_column)(const Item&, char*, const float*, i64);
     bool (*add_up)(const Item&, Weights&, char*, const char*, Workspace&);  // false: not with these operands
+    void (*map_of_one)(const Item&, char* const*);
+    void (*words_of_one)(const Item&, char* const*);
 };
 
 extern const Kernels kernels_base;

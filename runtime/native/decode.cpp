@@ -182,6 +182,14 @@ bool is_whole(const Item& item) {
     return free.ndims == 1 && (free.inner == 1 || free.stride[0][0] == size_of(int(result.type)));
 }
 
+// Whether an item takes one element of each operand, at places that no register decides.
+bool is_single(const Item& item) {
+    if (item.kind != MAP && item.kind != COPY && item.kind != BITS && item.kind != INTEGER) return false;
+    for (const Operand& operand : item.operands)
+        if (operand.ncoefs) return false;
+    return item.nest.rows * item.nest.inner == 1 && !item.overlapped;
+}
+
 // Whether one operand fits nowhere in its memory, whatever the registers say.
 bool is_outside(const Item& item) {
     for (const Operand& operand : item.operands)
@@ -205,6 +213,7 @@ bool prepare(Item& item, const Limits& limits) {
     item.lanes = lanes_of(item);
     item.home = item.nest;
     item.whole = is_whole(item);
+    item.single = is_single(item);
     item.lendable = can_be_lent(item);
     if (item.kind == LOAD || item.kind == MULTIPLY) item.pitch = item.operands.back().stride[0];
     item.effort = 64;

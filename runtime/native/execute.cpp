@@ -1,5 +1,6 @@
 // Carries out items: finds their operands and hands them to the kernels, several threads at a time where that pays.
 #include <atomic>
+#include <cstring>
 
 #include "context.h"
 #include "indexing.h"
@@ -327,6 +328,18 @@ bool execute(Context& context, Item& item) {
     if (known && carry_out(context, item, start, places)) return true;
     settle(context);
     return false;
+}
+
+bool execute_single(Context& context, Item& item) {
+    if (context.loans.count || context.weights.pending) return false;
+    if (item.located != context.run) {
+        if (!locate(context, item, item.at)) return false;
+        item.located = context.run;
+    }
+    if (item.kind == MAP) context.kernels->map_of_one(item, item.at);
+    else if (item.kind == COPY) std::memmove(item.at[0], item.at[1], size_t(size_of(int(item.operands[0].type))));
+    else context.kernels->words_of_one(item, item.at);
+    return true;
 }
 
 i64 strip(Context& context, Code& code, i64 at) {

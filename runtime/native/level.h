@@ -7,6 +7,7 @@ namespace LEVEL {
 
 // level_map.cpp: chains of f32 operations on elements; reductions and scans of rows
 void map(const Item&, char* const*, i64, i64, Workspace&);
+void map_of_one(const Item&, char* const*);
 void accumulate(const Item&, char* const*, i64, i64, Workspace&);
 void reduce(const Item&, char* const*, i64, i64, Workspace&);
 void scan(const Item&, char* const*, i64, i64, Workspace&);
@@ -18,6 +19,7 @@ void select(const Item&, char* const*, i64, i64, Workspace&);
 // level_integer.cpp: bits combined, exact integers
 void bits(const Item&, char* const*, i64, i64, Workspace&);
 void integer(const Item&, char* const*, i64, i64, Workspace&);
+void words_of_one(const Item&, char* const*);
 
 // level_matmul.cpp: TensorE
 void settle(Weights&);

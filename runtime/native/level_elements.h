@@ -10,6 +10,7 @@
 #include "level_shuffles.h"
 
 #define EACH _Pragma("GCC ivdep") for (i64 i = 0; i < n; ++i)
+#define INLINED __attribute__((always_inline))  // what a compiler may leave apart, and then not make vectors of
 
 namespace LEVEL {
 namespace {
@@ -407,7 +408,7 @@ inline float turned_sine(float x, uint64_t turn) {
 
 // Of n numbers of any size `near` up to MOST_TURNED, and beyond that `far` in FP64.
 template <class Near, class Far>
-inline void each_near(float* d, const float* a, int n, Near near, Far far) {
+inline INLINED void each_near(float* d, const float* a, int n, Near near, Far far) {
     bool all = true;
     for (i64 i = 0; i < n; ++i) all &= float_of(bits_of(a[i]) & 0x7FFFFFFF) <= MOST_TURNED;
     if (all) {
@@ -432,7 +433,7 @@ struct Lines {
 
 // d = x op y for all elements of `count` rows of `n`.
 template <class F>
-inline void each2(const Lines& to, const Lines& left, const Lines& right, int count, int n, F f) {
+inline INLINED void each2(const Lines& to, const Lines& left, const Lines& right, int count, int n, F f) {
     for (int k = 0; k < count; ++k) {
         float* d = to.row(k);
         const float *a = left.row(k), *b = right.row(k);
@@ -449,7 +450,7 @@ inline void each2(const Lines& to, const Lines& left, const Lines& right, int co
 }
 
 template <class F>
-inline void each1(float* d, const float* a, int n, F f) {
+inline INLINED void each1(float* d, const float* a, int n, F f) {
     EACH d[i] = f(a[i]);
 }
 

@@ -125,7 +125,7 @@ inline uint32_t power(uint32_t x, uint32_t y, uint32_t top) {
 }
 
 template <class F>
-inline void each_word(char* to, const char* a, const char* b, bool one_a, bool one_b, i64 n, F f) {
+inline INLINED void each_word(char* to, const char* a, const char* b, bool one_a, bool one_b, i64 n, F f) {
     const uint32_t x = get<uint32_t>(a), y = get<uint32_t>(b);
     if (one_b) {
         EACH put<uint32_t>(to + i * 4, f(get<uint32_t>(a + i * 4), y));
@@ -136,16 +136,18 @@ inline void each_word(char* to, const char* a, const char* b, bool one_a, bool o
     }
 }
 
-// HLO's rules: x / 0 has all bits set, x % 0 is x, shifts by the width or more move all bits out. Elements have `width`
-// bits. `top` is the sign bit where numbers have one: with it turned they are ordered as those without.
-void combine(Step step, uint32_t width, uint32_t top, char* to, const char* a, const char* b, bool one_a, bool one_b, i64 n) {
+// Calls `each` with what a step makes of two words; false for one that takes rows. HLO's rules: x / 0 has all bits set,
+// x % 0 is x, shifts by the width or more move all bits out. Elements have `width` bits. `top` is the sign bit where
+// numbers have one: with it turned they are ordered as those without.
+template <class F>
+inline bool with_words(Step step, uint32_t width, uint32_t top, F each) {
     const uint32_t mask = ~0u >> (32 - width), rest = 32 - width;
 #define OP(NAME, VALUE) \
     case NAME: \
-        return each_word(to, a, b, one_a, one_b, n, [=](uint32_t x, uint32_t y) { \
+        return each([=](uint32_t x, uint32_t y) { \
             (void)y, (void)top, (void)width, (void)mask, (void)rest; \
             return uint32_t(VALUE); \
-        });
+        }), true;
     switch (step) {
         OP(ADD, x + y)
         OP(SUBTRACT, x - y)
@@ -171,23 +173,27 @@ void combine(Step step, uint32_t width, uint32_t top, char* to, const char* a, c
         OP(ROTATE_LEFT, (y < width ? x << (y & 31) : 0) | (x & mask) >> ((0 - y) & (width - 1)))
         OP(ABS, x & top ? 0 - x : x)
         OP(SIGN, x & top ? ~0u : x != 0)
-        case POPCOUNT: case LEADING_ZEROS: {
-            if (!one_a) return count_bits(to, a, step == LEADING_ZEROS, mask, rest, n);
-            uint32_t found;
-            count_bits(reinterpret_cast<char*>(&found), a, step == LEADING_ZEROS, mask, rest, 1);
-            EACH put<uint32_t>(to + i * 4, found);
-            return;
-        }
-        case MULTIPLY_HIGH: {
-            const auto high = [=](uint32_t x, uint32_t y) {
-                return uint32_t(uint64_t(x) * y >> 32) - (x & top ? y : 0) - (y & top ? x : 0);
-            };
-            const auto part = [=](uint32_t x, uint32_t y) { return x * y >> (width & 31); };
-            return width == 32 ? each_word(to, a, b, one_a, one_b, n, high) : each_word(to, a, b, one_a, one_b, n, part);
-        }
-        default: return;
+        default: return false;
     }
 #undef OP
+}
+
+void combine(Step step, uint32_t width, uint32_t top, char* to, const char* a, const char* b, bool one_a, bool one_b, i64 n) {
+    const uint32_t mask = ~0u >> (32 - width), rest = 32 - width;
+    if (with_words(step, width, top, [=](auto f) INLINED { each_word(to, a, b, one_a, one_b, n, f); })) return;
+    if (step == POPCOUNT || step == LEADING_ZEROS) {
+        if (!one_a) return count_bits(to, a, step == LEADING_ZEROS, mask, rest, n);
+        uint32_t found;
+        count_bits(reinterpret_cast<char*>(&found), a, step == LEADING_ZEROS, mask, rest, 1);
+        EACH put<uint32_t>(to + i * 4, found);
+    } else if (step == MULTIPLY_HIGH) {
+        const auto high = [=](uint32_t x, uint32_t y) {
+            return uint32_t(uint64_t(x) * y >> 32) - (x & top ? y : 0) - (y & top ? x : 0);
+        };
+        const auto part = [=](uint32_t x, uint32_t y) { return x * y >> (width & 31); };
+        if (width == 32) each_word(to, a, b, one_a, one_b, n, high);
+        else each_word(to, a, b, one_a, one_b, n, part);
+    }
 }
 
 // Whether there is one operation on rows of words, one beside the other or one for all, which need no buffer.
@@ -292,6 +298,37 @@ void bytes(const Item& item, char* const* start, i64 first, i64 last) {
 }
 
 }  // namespace
+
+// As BITS or INTEGER, for operands of one element.
+void words_of_one(const Item& item, char* const* start) {
+    const bool integers = item.kind == INTEGER;
+    const auto type_of = [&](size_t o) {
+        const int type = int(item.operands[o].type), size = size_of(type);
+        return integers ? type : size == 1 ? U8 : size == 2 ? U16 : U32;
+    };
+    const int type = type_of(1);
+    const uint32_t width = uint32_t(size_of(type)) * 8, top = is_signed(type) ? 0x80000000 : 0;
+    const auto element = [&](size_t o) {
+        uint32_t x;
+        const int own = type_of(o);
+        if (size_of(own) == 4) return get<uint32_t>(start[o]);
+        read_words(own, &x, start[o], 0, 1);
+        if (own != type) wrap(type, reinterpret_cast<char*>(&x), 1);
+        return x;
+    };
+    uint32_t value = element(1);
+    for (const Operation& operation : item.operations) {
+        uint32_t other = integers && !item.params.empty() ? uint32_t(item.params[0]) : operation.bits;
+        if (operation.step != NOT && operation.operand >= 0) other = element(size_t(operation.operand));
+        else if (width < 32) wrap(type, reinterpret_cast<char*>(&other), 1);
+        const uint32_t x = operation.reverse ? other : value, y = operation.reverse ? value : other;
+        if (!with_words(operation.step, width, top, [&](auto f) { value = f(x, y); }))
+            combine(operation.step, width, top, reinterpret_cast<char*>(&value), reinterpret_cast<const char*>(&x),
+                    reinterpret_cast<const char*>(&y), false, false, 1);
+        if (width < 32 && !is_comparison(operation.step)) wrap(type, reinterpret_cast<char*>(&value), 1);
+    }
+    write_words(size_of(int(item.operands[0].type)), start[0], 0, &value, 1);
+}
 
 // Operands: result, first source, others; all of one width. A chain of bit operations.
 void bits(const Item& item, char* const* start, i64 first, i64 last, Workspace& w) {

@@ -113,6 +113,34 @@ void map(const Item& item, char* const* start, i64 first, i64 last, Workspace& w
     });
 }
 
+// As map, for operands of one element.
+void map_of_one(const Item& item, char* const* start) {
+    const auto element = [&](size_t o) {
+        float x;
+        const int type = int(item.operands[o].type);
+        if (type == F32) return get<float>(start[o]);
+        read(type, &x, start[o], 0, 1);
+        return x;
+    };
+    float value = element(1);
+    for (const Operation& operation : item.operations) {
+        if (operation.step < FIRST_UNARY) {
+            const float other = operation.operand >= 0 ? element(size_t(operation.operand)) : operation.value;
+            const float x = operation.reverse ? other : value, y = operation.reverse ? value : other;
+            if (with_two(operation.step, [&](auto f) { value = f(x, y); })) continue;
+            float *left = const_cast<float*>(&x), *right = const_cast<float*>(&y);
+            arithmetic(operation.step, {nullptr, &value, 0, false}, {nullptr, left, 0, false}, {nullptr, right, 0, false}, 1, 1);
+        } else if (!with_one(operation.step, [&](auto f) { value = f(value); })) {
+            const float x = value;
+            function(operation.step, &value, &x, 1);
+        }
+    }
+    const int type = int(item.operands[0].type);
+    if (type == F32) put(start[0], value);
+    else if (type == PRED) *start[0] = char(!(value == 0.f));
+    else write(type, start[0], 0, &value, 1);
+}
+
 // As map; the last operand gets each partition's sum. Units are partitions: params[0] rows of the nest each.
 void accumulate(const Item& item, char* const* start, i64 first, i64 last, Workspace& w) {
     const int type = int(item.operands[0].type), total = int(item.operands.size()) - 1;

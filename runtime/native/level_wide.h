@@ -194,10 +194,11 @@ inline void powers(const Lines& to, const Lines& left, const Lines& right, int c
     }
 }
 
-// The steps of a chain (level_map.cpp).
-inline void arithmetic(Step step, const Lines& d, const Lines& a, const Lines& b, int count, int n) {
+// Calls `each` with what a step of a chain (level_map.cpp) makes of two elements; false for one that takes rows.
+template <class F>
+inline bool with_two(Step step, F each) {
 #define TWO(NAME, VALUE) \
-    case NAME: return each2(d, a, b, count, n, [](float x, float y) { return VALUE; });
+    case NAME: return each([](float x, float y) { return VALUE; }), true;
     switch (step) {
         TWO(ADD, one_nan(x + y))
         TWO(SUBTRACT, x - y)
@@ -212,17 +213,22 @@ inline void arithmetic(Step step, const Lines& d, const Lines& a, const Lines& b
         TWO(LESS_EQUAL, x <= y ? 1.f : 0.f)
         TWO(LESS, x < y ? 1.f : 0.f)
         TWO(REMAINDER, one_nan(std::fmod(x, y)))
-        case POWER: return powers(d, a, b, count, n);
         TWO(ANGLE, one_nan(float(std::atan2(double(x), double(y)))))
         TWO(REDUCE_PRECISION, reduce_precision(x, bits_of(y)))
-        default: return;
+        default: return false;
     }
 #undef TWO
 }
 
-inline void function(Step step, float* d, const float* a, int n) {
+inline void arithmetic(Step step, const Lines& d, const Lines& a, const Lines& b, int count, int n) {
+    if (!with_two(step, [=](auto f) INLINED { each2(d, a, b, count, n, f); })) powers(d, a, b, count, n);
+}
+
+// The same of one element.
+template <class F>
+inline bool with_one(Step step, F each) {
 #define ONE(NAME, VALUE) \
-    case NAME: return each1(d, a, n, [](float x) { return VALUE; });
+    case NAME: return each([](float x) { return VALUE; }), true;
     switch (step) {
         ONE(ABS, float_of(bits_of(x) & 0x7FFFFFFF))
         ONE(NEGATE, float_of(bits_of(x) ^ 0x80000000))
@@ -242,9 +248,6 @@ inline void function(Step step, float* d, const float* a, int n) {
         ONE(ROUND_EVEN, rint_(x))
         ONE(SOFTPLUS, softplus_(x))
         ONE(LOG, log_(x))
-        case SINE: return each_near(d, a, n, [](float x) { return turned_sine(x, 0); }, [](double x) { return std::sin(x); });
-        case COSINE: return each_near(d, a, n, [](float x) { return turned_sine(x, 1); }, [](double x) { return std::cos(x); });
-        case TAN: return tangents(d, a, n);
         ONE(TRUNCATE, truncate(x))
         ONE(FLOOR, x != x ? x : __builtin_floorf(x))  // some instructions make NaNs quiet
         ONE(CEIL, x != x ? x : __builtin_ceilf(x))
@@ -261,9 +264,16 @@ inline void function(Step step, float* d, const float* a, int n) {
         ONE(ACOSH, acosh_(x))
         ONE(ATANH, atanh_(x))
         ONE(CBRT, cbrt_(x))
-        default: return;
+        default: return false;
     }
 #undef ONE
+}
+
+inline void function(Step step, float* d, const float* a, int n) {
+    if (with_one(step, [=](auto f) INLINED { each1(d, a, n, f); })) return;
+    if (step == SINE) each_near(d, a, n, [](float x) { return turned_sine(x, 0); }, [](double x) { return std::sin(x); });
+    else if (step == COSINE) each_near(d, a, n, [](float x) { return turned_sine(x, 1); }, [](double x) { return std::cos(x); });
+    else tangents(d, a, n);
 }
 
 }  // namespace
