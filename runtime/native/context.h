@@ -4,6 +4,7 @@
 #include "course.h"
 #include "decode.h"
 #include "loans.h"
+#include "one_hot.h"
 
 // An open loop: its item, iterations begun, those of earlier entries.
 struct Open {
@@ -15,6 +16,7 @@ struct Context {
     Limits limits;
     Weights weights;
     Loans loans;
+    OneHots one_hots;
     bool observed;           // somebody looks at the memory after a run
     i64 run;
     std::vector<char*> bases;
@@ -28,6 +30,12 @@ struct Context {
 
 // Puts everything where Python looks for it.
 void settle(Context& context);
+
+// Puts the stationary tile into `Weights::dense`.
+void settle_weights(Context& context);
+
+// Makes way for another stationary tile, of which nothing is known.
+void reset_weights(Weights& weights, i64 depth, i64 rows);
 
 // Carries out one instruction; false when Python must, which finds all that it needs.
 bool execute(Context& context, Item& item);

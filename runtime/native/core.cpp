@@ -220,10 +220,13 @@ EXPORTED i64 core_start(Context* context, i64 run, char* const* addresses, const
                         i64 slots) {
     Weights& weights = context->weights;
     context->loans.count = 0;
-    weights.pending = false;
+    context->one_hots.count = 0;
+    context->one_hots.known = false;
+    weights.pending = weights.listed = false;
     weights.depth = weights.rows = 128;
     weights.packed = 0;
-    weights.ones = 0;
+    weights.ones = OTHERS;
+    ++weights.steps;
     if (!weights.blank)
         for (float& weight : weights.dense) weight = std::numeric_limits<float>::quiet_NaN();
     weights.blank = true;
@@ -273,7 +276,7 @@ EXPORTED i64 core_run(Context* context, Code* code, i64 most_nanoseconds) {
 // The stationary tile, for a record that Python carries out: its shape, and its values if `values` is not null.
 EXPORTED void core_weights(Context* context, i64* shape, float* values) {
     Weights& weights = context->weights;
-    if (weights.pending) context->kernels->settle(weights);
+    settle_weights(*context);
     shape[0] = weights.depth, shape[1] = weights.rows;
     if (values) std::memcpy(values, weights.dense, sizeof(float) * weights.depth * weights.rows);
 }

@@ -113,6 +113,7 @@ struct Item {
     i64 lent = 0, made = 0; // bytes that were put off, and those of them that had to be copied after all
     uint32_t cached = 0;    // a bit for each operand that a strip has in the nearest cache
     i64 last_use = -1;      // the last item that touches its short-lived result
+    bool one_hot = false;   // a comparison that may be put off (one_hot.h)
     bool single = false;    // each operand is one element, at the same place throughout a run
     i64 located = -1;       // of a single element: the run in which its operands were found, and where
     char* at[MAX_OPERANDS];
@@ -156,6 +157,8 @@ struct Workspace {
     alignas(64) char tiles[MOST_TILES];
 };
 
+const int NOT_KNOWN = -1, OTHERS = -2;
+
 // The stationary tile of TensorE, [depth, rows]; pending: still where it was loaded from, to be read from there.
 struct Weights {
     bool pending;
@@ -165,9 +168,22 @@ struct Weights {
     const Item* item;
     i64 depth, rows;
     bool blank;             // dense holds nothing but NaN, as at the start of a run
+    bool listed;            // dense does not hold the tile, which is zeros but for the ones that are known
     int packed;             // 0: not packed; 1: packed; 2: packed and rounded to tf32
-    int ones;               // -1: not known; 0: not only a few ones among zeros; else how many ones, at these places
+    int ones;               // NOT_KNOWN; OTHERS: not only a few ones among zeros; else how many ones, at these places
     uint8_t lane[256], row[256];
+    // what sums of lanes have found, as long as nothing but such products has been carried out since: `steps` counts others
+    i64 steps;
+    struct Found {
+        const char* at;
+        i64 steps, pitch, rows, n;
+
+        bool is(const Found& other) const {
+            return at == other.at && steps == other.steps && pitch == other.pitch && rows <= other.rows && n == other.n;
+        }
+    };
+    Found finite;           // a moving tile
+    Found clean[16];        // results to which adding 0 changes nothing, by address
     alignas(64) float dense[128 * 128];
     alignas(64) float panels[128 * 144];
 };

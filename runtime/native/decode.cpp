@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "loans.h"
+#include "one_hot.h"
 #include "strips.h"
 
 bool same_coefs(const Operand& a, const Operand& b) {
@@ -214,6 +215,7 @@ bool prepare(Item& item, const Limits& limits) {
     item.home = item.nest;
     item.whole = is_whole(item);
     item.single = is_single(item);
+    item.one_hot = can_be_one_hot(item);
     item.lendable = can_be_lent(item);
     if (item.kind == LOAD || item.kind == MULTIPLY) item.pitch = item.operands.back().stride[0];
     item.effort = 64;

@@ -81,6 +81,10 @@ bool multiply(Context& context, Item& item, char* const* start) {
     const Operand &out = item.operands[0], &moving = item.operands[1];
     if (weights.depth != moving.lanes || weights.rows != out.lanes) return false;
     const i64 columns = item.inside.rows * item.inside.inner;
+    if (weights.listed) {
+        if (columns > 1 && !item.params[1] && context.kernels->add_up(item, weights, start[0], start[1], own_workspace())) return true;
+        settle_weights(context);
+    }
     const bool accumulates = item.params[0] != 0, tf32 = item.params[1] != 0, constant = item.params[2] != 0;
     if (columns == moving.lanes && !accumulates && !tf32) {
         if (!constant || item.seen != context.run) {
@@ -92,12 +96,14 @@ bool multiply(Context& context, Item& item, char* const* start) {
             const char* from = weights.pending ? weights.source : reinterpret_cast<const char*>(weights.dense);
             const i64 pitch = weights.pending ? weights.pitch : weights.rows * 4;
             Transpose job{context.kernels, &item, from, pitch, weights.depth, weights.rows, start[0], {item.columns.empty()}};
+            ++weights.steps;
             if (job.finite) call_transposed(&job, 0, (weights.depth + 15) / 16, own_workspace());
             if (job.finite) return true;
         }
     }
     if (weights.pending && !is_dense_tile(*weights.item)) context.kernels->settle(weights);
     if (columns > 1 && !tf32 && context.kernels->add_up(item, weights, start[0], start[1], own_workspace())) return true;
+    ++weights.steps;
     if (columns > 1) context.kernels->pack(weights, tf32);
     Product job{&context, &item, start};
     const i64 units = (columns + UNIT - 1) / UNIT;
@@ -132,15 +138,12 @@ bool locate(const Context& context, Item& item, char** start) {
 }
 
 void set_weights(Weights& weights, const Item& load, char* source, const Place& place) {
+    reset_weights(weights, load.operands[0].lanes, load.inside.rows * load.inside.inner);
     weights.pending = true;
     weights.source = source;
     weights.place = place;
     weights.pitch = load.pitch;
     weights.item = &load;
-    weights.depth = load.operands[0].lanes;
-    weights.rows = load.inside.rows * load.inside.inner;
-    weights.packed = 0;
-    weights.ones = -1;
 }
 
 // Addresses and places of all operands, or of what they borrow; false when Python or the copy of something must come first.
@@ -185,6 +188,7 @@ i64 transpose_together(Context& context, Code& code, i64 at) {
         job.out = start[0], job.finite = true;
     }
     if (count < 2) return 0;
+    ++context.weights.steps;
     in_parallel(count, MOST_TOGETHER / 2, call_transposes, jobs);
     for (int k = 0; k < count; ++k) {
         const Item& load = code.items[at + 2 * k];
@@ -245,6 +249,7 @@ i64 interleave_together(Context& context, Code& code, i64 at) {
     }
     const i64 all = (rows - 1) * (apart / 4) + (highest - lowest) / 4 + 1;
     if (count < 2 || count * 8 < apart || all > MAX_ROW) return 0;
+    ++context.weights.steps;
     float* total = own_workspace().row;
     Interleaved job{context.kernels, &product, lowest, start[0][1], load.pitch, total};
     const i64 chunks = all / MAX_LANES, rest = chunks * MAX_LANES;
@@ -289,7 +294,7 @@ bool carry_out(Context& context, Item& item, char* const* start, const Place* pl
                    call<&Kernels::scan>);
             return true;
         case LOAD:
-            set_weights(context.weights, item, start[0], places[0]);
+            if (!context.one_hots.count || !load_one_hot(context, item, places[0])) set_weights(context.weights, item, start[0], places[0]);
             return true;
         case MULTIPLY: return multiply(context, item, start);
         case GATHER: return gather(*context.kernels, item, start);
@@ -312,8 +317,26 @@ bool carry_out(Context& context, Item& item, char* const* start, const Place* pl
 
 }  // namespace
 
+void reset_weights(Weights& weights, i64 depth, i64 rows) {
+    weights.pending = weights.listed = false;
+    weights.depth = depth;
+    weights.rows = rows;
+    weights.packed = 0;
+    weights.ones = NOT_KNOWN;
+}
+
+void settle_weights(Context& context) {
+    Weights& weights = context.weights;
+    if (weights.pending) context.kernels->settle(weights);
+    if (!weights.listed) return;
+    std::memset(weights.dense, 0, sizeof(float) * size_t(weights.depth * weights.rows));
+    for (int one = 0; one < weights.ones; ++one) weights.dense[weights.lane[one] * weights.rows + weights.row[one]] = 1.f;
+    weights.listed = weights.blank = false;
+}
+
 void settle(Context& context) {
-    if (context.weights.pending) context.kernels->settle(context.weights);
+    settle_weights(context);
+    settle_one_hots(context);
     settle_loans(context);
 }
 
@@ -321,7 +344,9 @@ bool execute(Context& context, Item& item) {
     char* start[MAX_OPERANDS];
     Place places[MAX_OPERANDS];
     const bool known = (item.kind != FALLBACK || item.operands.size()) && locate(context, item, start);
-    const bool meets = context.loans.count || context.weights.pending || item.lendable || item.borrows;
+    const bool waits = context.loans.count || context.weights.pending || context.one_hots.count;
+    const bool meets = waits || item.lendable || item.borrows || item.one_hot;
+    if (item.kind != LOAD && item.kind != MULTIPLY) ++context.weights.steps;
     if (known && (meets || item.kind == LOAD)) find_places(context, item, start, places);
     if (known && meets && borrow(context, item, start, places, true) == PUT_OFF) return true;
     if (known && item.kind == FALLBACK) return false;
@@ -331,7 +356,8 @@ bool execute(Context& context, Item& item) {
 }
 
 bool execute_single(Context& context, Item& item) {
-    if (context.loans.count || context.weights.pending) return false;
+    if (context.loans.count || context.weights.pending || context.one_hots.count || context.one_hots.known) return false;
+    ++context.weights.steps;
     if (item.located != context.run) {
         if (!locate(context, item, item.at)) return false;
         item.located = context.run;
@@ -348,6 +374,7 @@ i64 strip(Context& context, Code& code, i64 at) {
     char* start[MOST_IN_STRIPS][MAX_OPERANDS];
     Outside outside;
     int count = 0, done = 0;
+    ++context.weights.steps;
     for (; done < MOST_IN_STRIPS && done < code.items[size_t(at)].strips; ++done) {
         Item& item = code.items[size_t(at + done)];
         Place places[MAX_OPERANDS];

@@ -134,6 +134,12 @@ i64 element(i64 type, const char* at) {
     }
 }
 
+float element_as_float(int type, const char* at) {
+    float value;
+    read(type, &value, at, 0, 1);
+    return value;
+}
+
 bool gather(const Kernels& kernels, const Item& item, char* const* start) {
     const Operand &out = item.operands[0], &rows = item.operands[1], &index = item.operands[2];
     const bool clamp = item.params[0] != 0;

@@ -6,6 +6,9 @@
 // An integer of any type.
 i64 element(i64 type, const char* at);
 
+// A number of any type, rounded to FP32.
+float element_as_float(int type, const char* at);
+
 // Rows of memory, one for each partition.
 bool gather(const Kernels&, const Item&, char* const* start);
 bool scatter(const Kernels&, const Item&, char* const* start);

@@ -73,8 +73,8 @@ inline void pairwise_rows(const char* from, i64 pitch, i64 count, i64 n, float* 
     for (; k < count; ++k) total[k] = pairwise(row(k), n);
 }
 
-// The greatest element, or the least one, where that takes no rule: of several NaNs and zeros, the order of `maximum` and
-// `minimum` says which one it is.
+// The greatest element, or the least one, where none is NaN: of several NaNs, the order of `maximum` and `minimum` says
+// which one it is.
 template <bool GREATEST>
 inline bool plain_extreme(const float* x, i64 n, float& found) {
     const i64 together = 64;
@@ -102,7 +102,12 @@ inline bool plain_extreme(const float* x, i64 n, float& found) {
         for (int k = 0; k < width; ++k)
             all[k] = better(all[k], all[k + width]);
     found = all[0];
-    return !any && found != 0.f;
+    if (any || found != 0.f) return !any;
+    const uint32_t wanted = GREATEST ? 0 : 0x80000000;  // the one of the zeros that wins
+    bool there = false;
+    for (i64 k = 0; k < n; ++k) there |= bits_of(x[k]) == wanted;
+    found = float_of(there ? wanted : wanted ^ 0x80000000);
+    return true;
 }
 
 // The elements folded by `maximum` or `minimum`: sixteen side by side, then these, then the rest.

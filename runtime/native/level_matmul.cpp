@@ -331,7 +331,7 @@ void interleaved(const Item& item, const char* tile, i64 pitch, const char* movi
 
 namespace {
 
-// Where the ones of a stationary tile are, in the order of the lanes; 0 when it has other values than zeros and a few ones.
+// Where the ones of a stationary tile are, in the order of the lanes; OTHERS when it has more than zeros and a few ones.
 int find_ones(const char* tile, i64 pitch, Weights& w) {
     const int most = int(sizeof w.lane);
     int found = 0;
@@ -341,7 +341,7 @@ int find_ones(const char* tile, i64 pitch, Weights& w) {
         for (i64 m = 0; m < w.rows; ++m) any |= bits_of(lane[m]) << 1;
         for (i64 m = 0; any && m < w.rows; ++m) {
             if (lane[m] == 0.f) continue;
-            if (lane[m] != 1.f || found == most) return 0;
+            if (lane[m] != 1.f || found == most) return OTHERS;
             w.lane[found] = uint8_t(k), w.row[found++] = uint8_t(m);
         }
     }
@@ -362,14 +362,18 @@ void add_zero(float* to, i64 n) {
 bool add_up(const Item& item, Weights& weights, char* out, const char* moving, Workspace& w) {
     const Operand& x = item.operands[1];
     const i64 n = item.inside.rows * item.inside.inner, pitch = lane_pitch(item.operands[0]), x_pitch = item.pitch;
-    if (!is_dense(item.inside, x.type) || !item.columns.empty() || weights.ones == 0) return false;
-    if (weights.ones < 0) {
+    if (!is_dense(item.inside, x.type) || !item.columns.empty() || weights.ones == OTHERS) return false;
+    if (weights.ones == NOT_KNOWN) {
         const char* tile = weights.pending ? weights.source : reinterpret_cast<const char*>(weights.dense);
         weights.ones = find_ones(tile, weights.pending ? weights.pitch : weights.rows * 4, weights);
-        if (weights.ones == 0) return false;
+        if (weights.ones == OTHERS) return false;
     }
+    // what moves may lie where results do
+    const i64 steps = item.operands[0].base == x.base ? ++weights.steps : weights.steps;
+    const Weights::Found finite{moving, steps, x_pitch, weights.depth, n}, clean{out, steps, pitch, weights.rows, n};
+    Weights::Found& known_clean = weights.clean[reinterpret_cast<uintptr_t>(out) / 256 % 16];
     float check[16] = {};
-    for (i64 k = 0; k < weights.depth; ++k) {
+    for (i64 k = finite.is(weights.finite) ? weights.depth : 0; k < weights.depth; ++k) {
         const float* lane = reinterpret_cast<const float*>(moving + k * x_pitch);
         i64 i = 0;
         for (; i + 16 <= n; i += 16)
@@ -378,23 +382,35 @@ bool add_up(const Item& item, Weights& weights, char* out, const char* moving, W
     }
     for (float each : check)
         if (each != 0.f) return false;
-    bool has_ones[MAX_LANES] = {};
-    for (int one = 0; one < weights.ones; ++one) {
-        const float* lane = reinterpret_cast<const float*>(moving + weights.lane[one] * x_pitch);
-        bool& known = has_ones[weights.row[one]];
-        float* total = w.row + weights.row[one] * n;
-        if (!known) std::memset(total, 0, size_t(n) * sizeof(float)), known = true;
-        _Pragma("GCC ivdep") for (i64 i = 0; i < n; ++i) total[i] += lane[i];
-    }
+    weights.finite = finite;
+    const bool is_clean = clean.is(known_clean);
     const bool add = item.params[0] != 0;
+    int left[MAX_LANES] = {};  // ones of each row that are still to come
+    bool begun[MAX_LANES] = {};
+    for (int one = 0; one < weights.ones; ++one) ++left[weights.row[one]];
     for (i64 m = 0; m < weights.rows; ++m) {
         float* to = reinterpret_cast<float*>(out + m * pitch);
-        const float* total = w.row + m * n;
-        if (!has_ones[m] && add) add_zero(to, n);
-        else if (!has_ones[m]) std::memset(to, 0, size_t(n) * sizeof(float));
-        else if (add) _Pragma("GCC ivdep") for (i64 i = 0; i < n; ++i) to[i] = one_nan(to[i] + total[i]);
+        if (left[m] || (add && is_clean)) continue;
+        if (add) add_zero(to, n);
+        else std::memset(to, 0, size_t(n) * sizeof(float));
+    }
+    for (int one = 0; one < weights.ones; ++one) {
+        const int m = weights.row[one];
+        const float* lane = reinterpret_cast<const float*>(moving + weights.lane[one] * x_pitch);
+        float *to = reinterpret_cast<float*>(out + m * pitch), *total = w.row + m * n;
+        const bool last = --left[m] == 0;
+        if (last && !begun[m] && add) {
+            _Pragma("GCC ivdep") for (i64 i = 0; i < n; ++i) to[i] = one_nan(to[i] + (0.f + lane[i]));
+            continue;
+        }
+        if (!begun[m]) _Pragma("GCC ivdep") for (i64 i = 0; i < n; ++i) total[i] = 0.f + lane[i];
+        else _Pragma("GCC ivdep") for (i64 i = 0; i < n; ++i) total[i] += lane[i];
+        begun[m] = true;
+        if (!last) continue;
+        if (add) _Pragma("GCC ivdep") for (i64 i = 0; i < n; ++i) to[i] = one_nan(to[i] + total[i]);
         else _Pragma("GCC ivdep") for (i64 i = 0; i < n; ++i) to[i] = one_nan(total[i]);
     }
+    known_clean = clean;
     return true;
 }
 

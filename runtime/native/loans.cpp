@@ -106,7 +106,7 @@ bool can_read(const Context& context, const Item& item, size_t o, const Place& p
     const auto [first, last] = touched(loan, place.from, place.to);
     reading = {first, last - first, false, false};
     if (item.kind == MULTIPLY) {
-        reading.again = context.weights.rows > FEW_ROWS && item.inside.rows * item.inside.inner > 1;
+        reading.again = context.weights.rows > FEW_ROWS && !context.weights.listed && item.inside.rows * item.inside.inner > 1;
         if (o != 1 || (reading.again && loan.apart % CROWDED == 0 && loan.products)) return false;
     }
     if (reading.parts == 1) return true;
@@ -196,6 +196,9 @@ bool can_be_lent(const Item& item) {
 Borrowed borrow(Context& context, Item& item, char** start, Place* places, bool may_copy) {
     Loans& loans = context.loans;
     if (item.borrows) give_back(item);
+    const bool one_hots = context.one_hots.count || context.one_hots.known;
+    if (item.one_hot && !may_copy) return BLOCKED;
+    if (one_hots && !make_one_hots(context, item, places, may_copy)) return BLOCKED;
     if (loans.count > MOST_LOANS && !may_copy) return BLOCKED;
     while (loans.count > MOST_LOANS) cut(context, 0, loans.all[0].target.from, loans.all[0].target.to, true);
     const size_t operands = item.operands.size();
@@ -227,6 +230,7 @@ Borrowed borrow(Context& context, Item& item, char** start, Place* places, bool 
     for (size_t o = 0; o < operands; ++o)
         for (int k = loans.count - 1; k >= 0 && item.operands[o].base >= 0 && is_written(item, o); --k)
             if (asked[o].meets(loans.all[k].target)) cut(context, k, asked[o].from, asked[o].to, false);
+    if (item.one_hot && item.nest.ndims == 2 && put_off_one_hot(context, item, start, places)) return PUT_OFF;
     if (!item.lendable) return READY;
     const Nest& nest = item.home;
     const i64 run = nest.inner * size_of(int(item.operands[0].type)), parts = nest.ndims == 3 ? nest.count[1] : 1;

@@ -1,0 +1,147 @@
+"""Comparisons of consecutive numbers with a value a partition are put off (``one_hot.h``): drawn programs of such
+comparisons, products of parts of them, and whatever else reads or writes what they touch leave the bytes that NumPy leaves."""
+
+import numpy as np
+import pytest
+
+from neuronx_cc.ir.isa.program import End, Instr, Loop, Program, Ref, Space, Stream, Variable
+from neuronx_cc.runtime.memory import Memory
+from neuronx_cc.runtime.native import library
+from neuronx_cc.runtime.native.executor import NativeExecutor
+from neuronx_cc.runtime.values import Executor
+
+V, T, L, S, A = Stream.VECTOR, Stream.TENSOR, Stream.DMA_LOAD, Stream.DMA_STORE, Stream.SCALAR
+LEVELS = [name for name in ("base", "avx2", "avx512") if library.level(name)]
+HBM_BYTES = 1 << 20
+ROW = 4096
+"""Bytes of a partition of a place: all tiles begin at multiples of it, results of comparisons at those of half of it."""
+NUMBERS, VALUES, MOVING, TILES = 0, 2, 4, 6
+"""First places: two rows of numbers, two tiles of values, two tiles that move, and what is compared."""
+
+pytestmark = pytest.mark.skipif(library.load() is None, reason="the native core was not built")
+
+
+class Draw:
+    def __init__(self, seed: int) -> None:
+        self.rng = np.random.default_rng(seed)
+        self.records: list[Instr | Loop | End] = []
+        self.inside = False
+        self.count = int(self.rng.choice([32, 70, 128, 200]))
+        self.data = np.zeros(HBM_BYTES // 4, np.float32)
+
+    def below(self, high: int) -> int:
+        return int(self.rng.integers(high))
+
+    def sbuf(self, dtype: str, at: int, count: int, lanes: tuple[int, int] = (0, 128), step: int = 0) -> Ref:
+        size = 2 if dtype == "bf16" else 4
+        coefs = ((0, step),) if self.inside and step else ()
+        return Ref(Space.SBUF, dtype, at, ((lanes[1], 0), (count, size)), lanes[0], coefs)
+
+    def load(self, place: int, values: np.ndarray) -> None:
+        """Brings an array, the same for each run of a loop, to a place; HBM has room for eight of each kind."""
+        at = self.below(8) * 128 * 256
+        self.data[at : at + values.size] = values.ravel()
+        rows, columns = values.shape
+        source = Ref(Space.HBM, "f32", 4 * at, ((rows, 4 * columns), (columns, 4)))
+        self.records.append(Instr("dma_copy", L, (self.sbuf("f32", ROW * place, columns, (0, rows)),), (source,)))
+
+    def numbers(self) -> None:
+        first = float(self.rng.choice([0, -7, 1000, 0.5, 2.0**24]))
+        rows = np.broadcast_to(first + np.arange(self.count, dtype=np.float32), (128, self.count)).copy()
+        if self.below(6) == 0:
+            rows[self.below(128), self.below(self.count)] += 1
+        self.load(NUMBERS + self.below(2), rows)
+
+    def values(self) -> None:
+        found = self.rng.integers(-3, self.count + 3, (128, 4)).astype(np.float32)
+        odd = self.rng.random((128, 4)) < 0.1
+        self.load(VALUES + self.below(2), np.where(odd, self.rng.choice([np.nan, np.inf, 0.5, -0.0, 1007], (128, 4)), found))
+
+    def moving(self) -> None:
+        tile = self.rng.integers(-9, 9, (128, 64)).astype(np.float32)
+        if self.below(4) == 0:
+            tile[self.below(128), self.below(64)] = self.rng.choice([np.nan, np.inf, -0.0])
+        self.load(MOVING + self.below(2), tile)
+
+    def one(self) -> None:
+        emit, kind = self.records.append, self.below(14)
+        lanes = (0, 128) if self.below(6) else ((32, 64), (64, 40))[self.below(2)]
+        dtype = ("f32", "bf16")[self.below(8) == 0]
+        at, step = ROW * TILES + ROW // 2 * self.below(6), ROW // 2 * self.below(3)
+        if kind == 0:
+            (self.numbers, self.values, self.moving)[self.below(3)]()
+        elif kind <= 4:
+            row = self.sbuf("f32", ROW * (NUMBERS + self.below(2)), self.count, lanes)
+            value = self.sbuf("f32", ROW * (VALUES + self.below(2)) + 4 * self.below(4), 1, lanes)
+            out = self.sbuf(dtype, at, self.count, lanes, step)
+            emit(Instr("tensor_scalar", V, (out,), (row, value), ("is_equal",), (), frozenset(["ap0"])))
+        elif kind <= 9:
+            first = self.below(self.count - 20)
+            rows = 1 + self.below(min(128, self.count - first))
+            size = 2 if dtype == "bf16" else 4
+            tile = self.sbuf(dtype, at + size * first, rows, lanes, step)
+            out = Ref(Space.PSUM, "f32", 256 * self.below(3), ((rows, 0), (64, 4)))
+            emit(Instr("load_stationary", T, (), (tile,)))
+            for _ in range(1 + self.below(3)):
+                source = self.sbuf("f32", ROW * (MOVING + self.below(2)), 64, lanes)
+                flags = frozenset(["accumulate"] if self.below(4) else [])
+                emit(Instr("multiply_moving", T, (out,), (source,), (), (), flags))
+        elif kind == 10:  # something else reads or writes there
+            source, out = (self.sbuf("f32", ROW * TILES + ROW // 2 * self.below(6) + 4 * self.below(9), 40) for _ in range(2))
+            emit(Instr("tensor_scalar", V, (out,), (source,), ("max",), (float(self.below(2)),)))
+        elif kind == 11:
+            source = self.sbuf("f32", ROW * TILES + ROW // 2 * self.below(6), self.count, lanes)
+            target = self.sbuf("f32", ROW * self.below(TILES), 64, lanes)
+            emit(Instr("tensor_copy", V, (target,), (self.sbuf("f32", source.offset, 64, lanes) if self.count >= 64 else target,)))
+        elif kind == 12:
+            sums = Ref(Space.PSUM, "f32", 256 * self.below(3), ((128, 0), (64, 4)))
+            emit(Instr("tensor_scalar", V, (sums,), (sums,), ("multiply",), (-1.0,)))
+        else:
+            emit(Instr("memset", V, (self.sbuf("f32", at, self.count, lanes, step),), (), (), (float(self.below(3)),)))
+
+    def program(self) -> Program:
+        whole = Ref(Space.SBUF, "f32", 0, ((128, 0), (16 * ROW // 4, 4)))
+        sums = Ref(Space.PSUM, "f32", 0, ((128, 0), (4096 // 4, 4)))
+        self.records += [Instr("memset", V, (each,), (), (), (0.0,)) for each in (whole, sums)]
+        for start in (self.numbers, self.numbers, self.values, self.values, self.moving, self.moving):
+            start()
+        while len(self.records) < 80:
+            if self.inside and self.below(10) == 0:
+                self.records.append(End())
+                self.inside = False
+            elif not self.inside and self.below(16) == 0:
+                self.inside = True
+                self.records.append(Loop(2, 0, (), frozenset([L, S, V, T, A])))
+            else:
+                self.one()
+        if self.inside:
+            self.records.append(End())
+        variable = Variable("x", "input", 0, HBM_BYTES, "f32", (HBM_BYTES // 4,), 0)
+        return Program(self.records, variables=[variable], hbm_bytes=HBM_BYTES)
+
+
+def after(program: Program, data: np.ndarray, level: str | None, observed: bool = True) -> tuple[np.ndarray, ...]:
+    """The bits of SBUF and PSUM after a run by NumPy or the kernels of a level; NaNs are all alike."""
+    memory = Memory(HBM_BYTES)
+    memory.poison([])
+    memory.array(0, HBM_BYTES, "f32", data.shape)[...] = data
+    executor = Executor(program, memory) if level is None else NativeExecutor(program, memory, level, observed=observed)
+    with np.errstate(all="ignore"):
+        executor.run()
+    executor.end()
+    found = []
+    for space, columns in ((Space.SBUF, 16 * ROW // 4), (Space.PSUM, 1024)):
+        strides = (memory.pitch[space], 4)
+        bits = np.ndarray((128, columns), np.uint32, memory.bytes[space], 0, strides).copy()
+        found.append(np.where((bits & 0x7FFFFFFF) > 0x7F800000, np.uint32(0x7FC00000), bits))
+    return tuple(found)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_comparisons_that_are_put_off_leave_what_numpy_leaves(seed: int) -> None:
+    draw = Draw(seed)
+    program = draw.program()
+    expected = after(program, draw.data, None)
+    for level in LEVELS:
+        for want, got in zip(expected, after(program, draw.data, level), strict=True):
+            np.testing.assert_array_equal(got, want, level)
