@@ -110,6 +110,7 @@ struct Item {
     Nest home{};            // the nest of operands where they lie; `nest` is that of what is read instead (loans.h)
     bool borrows = false;   // something is read elsewhere
     bool lendable = false;  // a copy that may be put off
+    bool repeats = true;    // MULTIPLY: equal rows of a result may be put off
     i64 lent = 0, made = 0; // bytes that were put off, and those of them that had to be copied after all
     uint32_t cached = 0;    // a bit for each operand that a strip has in the nearest cache
     i64 last_use = -1;      // the last item that touches its short-lived result
@@ -212,6 +213,7 @@ struct Kernels {
     void (*interleaved)(const Item&, const char*, i64, const char*, i64, i64, float*);
     void (*store_column)(const Item&, char*, const float*, i64);
     bool (*add_up)(const Item&, Weights&, char*, const char*, Workspace&);  // false: not with these operands
+    void (*weighted_sum)(const Item&, const Weights&, const char*, float*);
     void (*map_of_one)(const Item&, char* const*);
     void (*words_of_one)(const Item&, char* const*);
 };

@@ -176,6 +176,7 @@ bool join_item(Item& item) {
 
 // Whether an item writes all bytes between the first and the last one of its result's partitions, whatever they were.
 bool is_whole(const Item& item) {
+    if (item.kind == MULTIPLY) return !item.params[0] && item.columns.empty();
     const bool all = item.kind == MAP || item.kind == COPY || item.kind == BITS || item.kind == INTEGER || item.kind == ACCUMULATE;
     if (!all || !item.lanes.count) return false;
     const Operand& result = item.operands[0];

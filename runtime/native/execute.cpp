@@ -76,7 +76,22 @@ void call_transposed(void* data, i64 first, i64 last, Workspace&) {
         job.finite = false;
 }
 
-bool multiply(Context& context, Item& item, char* const* start) {
+// The one row of a product whose stationary tile has the same columns throughout, put off in all partitions but for the
+// elements. False where that cannot be, or is no gain.
+bool multiply_equal_rows(Context& context, Item& item, char* const* start, const Place* places) {
+    const Weights& weights = context.weights;
+    if (!item.repeats || !places || !weights.pending || weights.rows < 16 || !item.columns.empty() || context.loans.count >= MOST_LOANS) return false;
+    const Operand &tile = weights.item->operands[0], &moving = item.operands[1];
+    const Nest &columns = weights.item->inside, &free = item.inside;
+    if (item.params[0] || item.params[1] || tile.type != F32 || columns.rows != 1 || columns.stride[0][0] != 0) return false;
+    if (moving.type != F32 || free.rows != 1 || free.inner < 16 || free.stride[0][0] != 4 || moving.base == item.operands[0].base) return false;
+    float* const row = lend_row(context, item, places[0], start[0]);
+    ++context.weights.steps;
+    context.kernels->weighted_sum(item, weights, start[1], row);
+    return true;
+}
+
+bool multiply(Context& context, Item& item, char* const* start, const Place* places) {
     Weights& weights = context.weights;
     const Operand &out = item.operands[0], &moving = item.operands[1];
     if (weights.depth != moving.lanes || weights.rows != out.lanes) return false;
@@ -85,6 +100,7 @@ bool multiply(Context& context, Item& item, char* const* start) {
         if (columns > 1 && !item.params[1] && context.kernels->add_up(item, weights, start[0], start[1], own_workspace())) return true;
         settle_weights(context);
     }
+    if (multiply_equal_rows(context, item, start, places)) return true;
     const bool accumulates = item.params[0] != 0, tf32 = item.params[1] != 0, constant = item.params[2] != 0;
     if (columns == moving.lanes && !accumulates && !tf32) {
         if (!constant || item.seen != context.run) {
@@ -296,7 +312,7 @@ bool carry_out(Context& context, Item& item, char* const* start, const Place* pl
         case LOAD:
             if (!context.one_hots.count || !load_one_hot(context, item, places[0])) set_weights(context.weights, item, start[0], places[0]);
             return true;
-        case MULTIPLY: return multiply(context, item, start);
+        case MULTIPLY: return multiply(context, item, start, places);
         case GATHER: return gather(*context.kernels, item, start);
         case SCATTER: return scatter(*context.kernels, item, start);
         case GROUP_GATHER: return group_gather(item, start);
@@ -343,14 +359,15 @@ void settle(Context& context) {
 bool execute(Context& context, Item& item) {
     char* start[MAX_OPERANDS];
     Place places[MAX_OPERANDS];
+    bool found = false;
     const bool known = (item.kind != FALLBACK || item.operands.size()) && locate(context, item, start);
     const bool waits = context.loans.count || context.weights.pending || context.one_hots.count;
     const bool meets = waits || item.lendable || item.borrows || item.one_hot;
     if (item.kind != LOAD && item.kind != MULTIPLY) ++context.weights.steps;
-    if (known && (meets || item.kind == LOAD)) find_places(context, item, start, places);
+    if (known && (meets || item.kind == LOAD)) found = true, find_places(context, item, start, places);
     if (known && meets && borrow(context, item, start, places, true) == PUT_OFF) return true;
     if (known && item.kind == FALLBACK) return false;
-    if (known && carry_out(context, item, start, places)) return true;
+    if (known && carry_out(context, item, start, found ? places : nullptr)) return true;
     settle(context);
     return false;
 }

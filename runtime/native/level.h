@@ -29,6 +29,7 @@ void pack(Weights&, bool);
 void multiply(const Item&, const Weights&, char*, const char*, i64, i64, Workspace&);
 void interleaved(const Item&, const char*, i64, const char*, i64, i64, float*);
 void store_column(const Item&, char*, const float*, i64);
+void weighted_sum(const Item&, const Weights&, const char*, float*);
 bool add_up(const Item&, Weights&, char*, const char*, Workspace&);
 
 }  // namespace LEVEL

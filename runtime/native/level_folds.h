@@ -8,7 +8,6 @@ namespace {
 
 typedef float Eight __attribute__((vector_size(32)));
 typedef float Sixteen __attribute__((vector_size(64)));
-typedef int32_t Marks __attribute__((vector_size(64)));
 
 template <class T>
 inline T vector_at(const float* p) {
@@ -80,20 +79,19 @@ inline bool plain_extreme(const float* x, i64 n, float& found) {
     const i64 together = 64;
     const auto better = [](auto a, auto b) { return GREATEST ? (b > a ? b : a) : (b < a ? b : a); };
     if (n < together) return false;
-    Sixteen best[4];
-    Marks nan{};
-    for (int k = 0; k < 4; ++k) best[k] = vector_at<Sixteen>(x + 16 * k), nan |= best[k] != best[k];
+    Sixteen best[4], sum[4];  // a sum is NaN if an element is
+    for (int k = 0; k < 4; ++k) best[k] = sum[k] = vector_at<Sixteen>(x + 16 * k);
     i64 i = together;
     for (; i + together <= n; i += together)
         _Pragma("GCC unroll 4") for (int k = 0; k < 4; ++k) {
             const Sixteen next = vector_at<Sixteen>(x + i + 16 * k);
-            nan |= next != next;
+            sum[k] += next;
             best[k] = better(best[k], next);
         }
     float all[64];
     std::memcpy(all, best, sizeof all);
     bool any = false;
-    for (int k = 0; k < 16; ++k) any |= nan[k] != 0;
+    for (int k = 0; k < 64; ++k) any |= sum[k / 16][k % 16] != sum[k / 16][k % 16];
     for (; i < n; ++i) {
         any |= x[i] != x[i];
         all[i % together] = better(all[i % together], x[i]);

@@ -9,5 +9,5 @@
 const Kernels JOIN(kernels_, LEVEL) = {
     TEXT(LEVEL), LEVEL::map, LEVEL::accumulate, LEVEL::copy, LEVEL::select, LEVEL::bits, LEVEL::integer, LEVEL::reduce,
     LEVEL::scan, LEVEL::settle, LEVEL::transposed, LEVEL::is_identity, LEVEL::pack, LEVEL::multiply,
-    LEVEL::interleaved, LEVEL::store_column, LEVEL::add_up, LEVEL::map_of_one, LEVEL::words_of_one,
+    LEVEL::interleaved, LEVEL::store_column, LEVEL::add_up, LEVEL::weighted_sum, LEVEL::map_of_one, LEVEL::words_of_one,
 };

@@ -322,6 +322,15 @@ void multiply(const Item& item, const Weights& weights, char* out, const char* m
     }
 }
 
+// The row that all rows of a product are equal to, from the first column of a stationary tile that is still in SBUF.
+void weighted_sum(const Item& item, const Weights& weights, const char* moving, float* total) {
+    const i64 n = item.inside.inner;
+    float values[MAX_LANES];
+    for (i64 k = 0; k < weights.depth; ++k) values[k] = get<float>(weights.source + k * weights.pitch);
+    column_sums(moving, item.pitch, weights.depth, values, 0, n, total);
+    for (i64 c = 0; c < n; ++c) total[c] = one_nan(total[c]);
+}
+
 // Sums of a wide stationary tile, of which products take every so many columns, with the single column of a moving one.
 void interleaved(const Item& item, const char* tile, i64 pitch, const char* moving, i64 first, i64 last, float* total) {
     float values[MAX_LANES];

@@ -26,7 +26,7 @@ void call_copy(void* data, i64 first, i64 last, Workspace&) {
 // Copies that mostly have to be made after all, as of what is about to be written in HBM, are made at once from then on.
 void make(const Context& context, const Loan& loan) {
     loan.copy->made += loan.run * loan.parts * loan.target.lanes;
-    if (loan.copy->made * 2 > loan.copy->lent) loan.copy->lendable = false;
+    if (loan.copy->made * 2 > loan.copy->lent) loan.copy->lendable = loan.copy->repeats = false;
     std::pair<const Kernels*, const Loan*> job{context.kernels, &loan};
     const i64 least = GRAIN / (loan.run * loan.parts) + 1;
     if (loan.target.lanes < 2 * least) call_copy(&job, 0, loan.target.lanes, own_workspace());
@@ -102,7 +102,10 @@ bool can_read(const Context& context, const Item& item, size_t o, const Place& p
     const Nest& nest = item.home;
     const i64 size = size_of(int(item.operands[o].type)), offset = place.from - loan.target.from;
     const bool tensor = item.kind == LOAD || item.kind == MULTIPLY;
-    if (!loan.target.holds(place) || !(tensor || item.lanes.count)) return false;
+    // one element of each partition, which are the only dim
+    const bool simple = item.kind == MAP || item.kind == COPY || item.kind == SELECT || item.kind == BITS || item.kind == INTEGER;
+    const bool column = simple && nest.ndims == 1 && nest.inner == item.operands[o].lanes && item.operands[o].lane_dim == 0;
+    if (!loan.target.holds(place) || !(tensor || item.lanes.count || column)) return false;
     const auto [first, last] = touched(loan, place.from, place.to);
     reading = {first, last - first, false, false};
     if (item.kind == MULTIPLY) {
@@ -239,6 +242,18 @@ Borrowed borrow(Context& context, Item& item, char** start, Place* places, bool 
     loans.all[loans.count++] = {&item, places[0], places[1], start[0], start[1], run, parts,
                                 nest.stride[1][0], part_apart, nest.stride[0][0], 0};
     return PUT_OFF;
+}
+
+float* lend_row(Context& context, Item& item, const Place& place, char* to) {
+    Loans& loans = context.loans;
+    float* const row = loans.rows[loans.next_row++ % LENT_ROWS];
+    const char *from = reinterpret_cast<char*>(row), *end = from + sizeof loans.rows[0];
+    for (int k = 0; k < loans.count; ++k)
+        if (from <= loans.all[k].from && loans.all[k].from < end) cut(context, k--, loans.all[k].target.from, loans.all[k].target.to, true);
+    const i64 run = place.to - place.from;
+    item.lent += run * place.lanes;
+    loans.all[loans.count++] = {&item, place, {-2, 0, 0, 0, 0}, to, from, run, 1, 0, 0, item.operands[0].stride[0], 0};
+    return row;
 }
 
 void settle_loans(Context& context) {

@@ -19,12 +19,15 @@ struct Loan {
 };
 
 const int MOST_LOANS = 64;  // ahead of an item
+const int LENT_ROWS = 8;
 const i64 MOST_PARTS = 8;
 
 // Their targets are apart.
 struct Loans {
     Loan all[1024];         // a result cuts up to four pieces from each loan that it meets
     int count = 0;
+    float rows[LENT_ROWS][MAX_COLUMNS];  // that products have made and not written
+    int next_row = 0;
 };
 
 // Whether the copy may be put off: it is large enough, from HBM, and of few long runs a partition.
@@ -40,6 +43,10 @@ enum Borrowed { READY, PUT_OFF, BLOCKED };
 // To be called ahead of every item: sources that are lent are read where they come from, and what is about to be written,
 // or cannot be read so, is copied first, if it `may_copy`.
 Borrowed borrow(Context& context, Item& item, char** start, Place* places, bool may_copy);
+
+// Puts off that a product writes the same row into all partitions of its result: where that row is to be put meanwhile, as
+// the source of a loan.
+float* lend_row(Context& context, Item& item, const Place& place, char* to);
 
 // Makes all copies that were put off.
 void settle_loans(Context& context);

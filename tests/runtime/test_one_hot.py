@@ -1,5 +1,6 @@
-"""Comparisons of consecutive numbers with a value a partition are put off (``one_hot.h``): drawn programs of such
-comparisons, products of parts of them, and whatever else reads or writes what they touch leave the bytes that NumPy leaves."""
+"""Comparisons of consecutive numbers with a value a partition are put off (``one_hot.h``), and so are equal rows of products
+(``loans.h``): drawn programs of such comparisons, products of parts of them and of equal columns, and whatever else reads or
+writes what they touch leave the bytes that NumPy leaves."""
 
 import numpy as np
 import pytest
@@ -80,6 +81,8 @@ class Draw:
             rows = 1 + self.below(min(128, self.count - first))
             size = 2 if dtype == "bf16" else 4
             tile = self.sbuf(dtype, at + size * first, rows, lanes, step)
+            if self.below(4) == 0:  # the same column throughout
+                tile = Ref(Space.SBUF, "f32", ROW * self.below(TILES) + 4 * self.below(30), ((lanes[1], 0), (rows, 0)), lanes[0])
             out = Ref(Space.PSUM, "f32", 256 * self.below(3), ((rows, 0), (64, 4)))
             emit(Instr("load_stationary", T, (), (tile,)))
             for _ in range(1 + self.below(3)):
@@ -94,8 +97,10 @@ class Draw:
             target = self.sbuf("f32", ROW * self.below(TILES), 64, lanes)
             emit(Instr("tensor_copy", V, (target,), (self.sbuf("f32", source.offset, 64, lanes) if self.count >= 64 else target,)))
         elif kind == 12:
-            sums = Ref(Space.PSUM, "f32", 256 * self.below(3), ((128, 0), (64, 4)))
-            emit(Instr("tensor_scalar", V, (sums,), (sums,), ("multiply",), (-1.0,)))
+            first, count, columns = self.below(64), 1 + self.below(64), (1, 64)[self.below(2)]
+            sums = Ref(Space.PSUM, "f32", 256 * self.below(3), ((count, 0), (columns, 4)), first)
+            target = self.sbuf("f32", ROW * self.below(TILES), columns, (first, count))
+            emit(Instr("tensor_scalar", V, ((sums, target)[self.below(2)],), (sums,), ("multiply",), (-1.0,)))
         else:
             emit(Instr("memset", V, (self.sbuf("f32", at, self.count, lanes, step),), (), (), (float(self.below(3)),)))
 
