@@ -1,6 +1,6 @@
-"""Comparisons of consecutive numbers with a value a partition are put off (``one_hot.h``), and so are equal rows of products
-(``loans.h``): drawn programs of such comparisons, products of parts of them and of equal columns, and whatever else reads or
-writes what they touch leave the bytes that NumPy leaves."""
+"""Comparisons of consecutive numbers with a value a partition are put off (``one_hot.h``), and so are equal rows of
+products (``loans.h``): drawn programs of such comparisons, products of parts of them and of equal columns, and whatever
+else reads or writes what they touch leave the bytes that NumPy leaves."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ V, T, L, S, A = Stream.VECTOR, Stream.TENSOR, Stream.DMA_LOAD, Stream.DMA_STORE,
 LEVELS = [name for name in ("base", "avx2", "avx512") if library.level(name)]
 HBM_BYTES = 1 << 20
 ROW = 4096
-"""Bytes of a partition of a place: all tiles begin at multiples of it, results of comparisons at those of half of it."""
+"""Bytes of a partition of a place. Tiles begin at multiples of it, results of comparisons at those of half of it."""
 NUMBERS, VALUES, MOVING, TILES = 0, 2, 4, 6
 """First places: two rows of numbers, two tiles of values, two tiles that move, and what is compared."""
 
@@ -56,7 +56,8 @@ class Draw:
     def values(self) -> None:
         found = self.rng.integers(-3, self.count + 3, (128, 4)).astype(np.float32)
         odd = self.rng.random((128, 4)) < 0.1
-        self.load(VALUES + self.below(2), np.where(odd, self.rng.choice([np.nan, np.inf, 0.5, -0.0, 1007], (128, 4)), found))
+        special = self.rng.choice([np.nan, np.inf, 0.5, -0.0, 1007], (128, 4))
+        self.load(VALUES + self.below(2), np.where(odd, special, found))
 
     def moving(self) -> None:
         tile = self.rng.integers(-9, 9, (128, 64)).astype(np.float32)
@@ -82,7 +83,8 @@ class Draw:
             size = 2 if dtype == "bf16" else 4
             tile = self.sbuf(dtype, at + size * first, rows, lanes, step)
             if self.below(4) == 0:  # the same column throughout
-                tile = Ref(Space.SBUF, "f32", ROW * self.below(TILES) + 4 * self.below(30), ((lanes[1], 0), (rows, 0)), lanes[0])
+                column = ROW * self.below(TILES) + 4 * self.below(30)
+                tile = Ref(Space.SBUF, "f32", column, ((lanes[1], 0), (rows, 0)), lanes[0])
             out = Ref(Space.PSUM, "f32", 256 * self.below(3), ((rows, 0), (64, 4)))
             emit(Instr("load_stationary", T, (), (tile,)))
             for _ in range(1 + self.below(3)):
@@ -90,12 +92,12 @@ class Draw:
                 flags = frozenset(["accumulate"] if self.below(4) else [])
                 emit(Instr("multiply_moving", T, (out,), (source,), (), (), flags))
         elif kind == 10:  # something else reads or writes there
-            source, out = (self.sbuf("f32", ROW * TILES + ROW // 2 * self.below(6) + 4 * self.below(9), 40) for _ in range(2))
+            first = ROW * TILES + 4 * self.below(9)
+            source, out = (self.sbuf("f32", first + ROW // 2 * self.below(6), 40) for _ in range(2))
             emit(Instr("tensor_scalar", V, (out,), (source,), ("max",), (float(self.below(2)),)))
         elif kind == 11:
-            source = self.sbuf("f32", ROW * TILES + ROW // 2 * self.below(6), self.count, lanes)
-            target = self.sbuf("f32", ROW * self.below(TILES), 64, lanes)
-            emit(Instr("tensor_copy", V, (target,), (self.sbuf("f32", source.offset, 64, lanes) if self.count >= 64 else target,)))
+            source = self.sbuf("f32", ROW * TILES + ROW // 2 * self.below(6), 64, lanes)
+            emit(Instr("tensor_copy", V, (self.sbuf("f32", ROW * self.below(TILES), 64, lanes),), (source,)))
         elif kind == 12:
             first, count, columns = self.below(64), 1 + self.below(64), (1, 64)[self.below(2)]
             sums = Ref(Space.PSUM, "f32", 256 * self.below(3), ((count, 0), (columns, 4)), first)
