@@ -466,7 +466,11 @@ def _contracted_dim(
         """Products for each tile of the result with this dim on the partitions."""
         return prod(k) // k[dim] * sum(segment.steps for segment in segments_of(k[dim], context.sizes))
 
-    dim = min(range(len(k)), key=lambda dim: (chunks(dim), -dim))
+    def lies_beside(dim: int) -> bool:
+        """Whether its indices are neighbours on a partition to which rows come straight."""
+        return any(each.direct and each.contracted[dim].stride == itemsize(each.stored) for each in operands)
+
+    dim = min(range(len(k)), key=lambda dim: (lies_beside(dim), chunks(dim), -dim))
     equal = divisor(k[dim], context.sizes.rows)
     if equal * LEAST_FILLED >= context.sizes.rows and any(each.home is Home.CONSTANT for each in bound):
         return dim, (Segment(0, equal, k[dim] // equal),)

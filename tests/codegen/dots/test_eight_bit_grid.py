@@ -71,6 +71,17 @@ def test_special_codes(weights: str, other: str, turned: bool) -> None:
         np.testing.assert_array_equal(result, x.astype(np.float64) @ w.astype(np.float64), err_msg=f"{m} {k} {n}")
 
 
+@pytest.mark.parametrize("other", ["bf16", "f32"])
+@pytest.mark.parametrize(("m", "k", "n"), [(1, 16384, 256), (2, 32768, 130), (3, 19200, 70)])
+def test_long_sums(m: int, k: int, n: int, other: str) -> None:
+    """Rows come straight to the partitions, as many of their terms to each as there are partitions, and more."""
+    random = np.random.default_rng(k)
+    given = [random.integers(-1, 2, (m, k)).astype(ONES[other]), small(random, "s8", k, n), np.ones(n, np.float32)]
+    program = compile_text(product("s8", k, n, m, other=other))
+    assert all("transposed" not in line for line in program.program.schedules.values())
+    np.testing.assert_array_equal(program.run(given)[0], given[0].astype(np.float64) @ given[1].astype(np.float64))
+
+
 @pytest.mark.parametrize("form", ["mk,nk->mn", "nk,mk->nm", "bmk,bnk->bmn", "mk,abnk->mabn"])
 @pytest.mark.parametrize("other", ["bf16", "f32"])
 def test_pairs_that_are_decoded(other: str, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
