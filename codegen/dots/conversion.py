@@ -71,6 +71,14 @@ def bit_work(timing: Timing, operand: Operand) -> Work:
     return work.times(1 + operand.suspected)
 
 
+def waits(problem: Problem, operand: Operand, timing: Timing) -> float:
+    """Nanoseconds in which Scalar waits for Vector to decode what both have converted of whole blocks, once."""
+    if not operand.decoded or not operand.converted or operand.transposed:
+        return 0.0
+    elements = problem.products * max(1, prod(problem.m if operand is problem.lhs else problem.n))
+    return bit_work(timing, operand).times(elements / ELEMENTS).bound
+
+
 class Shares(NamedTuple):
     """Parts of the elements that the DMA casts as it loads them, and that Scalar converts, not the other engine."""
 

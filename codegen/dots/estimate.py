@@ -114,6 +114,7 @@ def _of_whole_k(problem: Problem, schedule: Schedule, timing: Timing) -> float:
     # so do those of each batch index, of which some are under way
     wait += shown * batches / min(UNDER_WAY, prod(schedule.batch_bodies(problem)))
     wait += _shown(problem, schedule, left, timing)
+    wait += batches * (conversion.waits(problem, outer, timing) + passes * conversion.waits(problem, inner, timing))
     time = _overlapped(problem, schedule, total(work).times(batches), wait, batches * passes * others, timing)
     waiting = 0.0
     for operand, blocks, pairs in ((outer, passes, passes), (inner, others, passes * others)):

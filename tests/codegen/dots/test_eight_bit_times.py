@@ -94,6 +94,14 @@ def test_constants(dtype: str) -> None:
     assert microseconds(model) <= CONSTANTS[dtype] * MORE
 
 
+@pytest.mark.parametrize("m", [129, 160])
+def test_rows_of_two_tiles_beside_constants(m: int) -> None:
+    """Blocks of all terms, which are converted and then decoded one after the other, took 244 us."""
+    matrix = np.resize(np.arange(0x7F, dtype=np.uint8), (4096, 4096)).view(NUMPY_DTYPE["f8e4m3fn"])
+    model = neuronx_cc.load_model(product("f8e4m3fn", 4096, 4096, m).encode(), constants={"w": matrix})
+    assert microseconds(model) <= 141.0 * MORE
+
+
 @pytest.mark.parametrize(("dtype", "right"), [("s8", 58.9), ("f8e4m3", 56.0), ("f8e4m3fn", 61.8)])
 def test_layers_under_scan(dtype: str, right: float) -> None:
     """Four layers of 1024 x 1024, of which BF16 takes 62 us: a layer's weights are loaded as stored."""
