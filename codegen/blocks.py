@@ -150,7 +150,7 @@ class Block:
             for value in dict.fromkeys(operand for op in kernel.ops for operand in operands_of(op)):
                 bring_together(context, base(context.source_of(value)))
         if kernel.together is None:
-            straighten(context, first)
+            straighten(context, first, step)
         if isinstance(kernel.together, Attention):
             attention_kernel.lower(context, kernel.together)
         elif isinstance(kernel.together, Chain):

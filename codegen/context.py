@@ -363,9 +363,12 @@ class Context:
                 return True
         return False
 
-    def new_resident(self, value: hlo.SSAValue, nbytes: int) -> Alloc | None:
-        """SBUF for a resident home of ``value``, ``nbytes`` a partition, or None when it would crowd the tiles out."""
-        alloc = self.residents.place(nbytes, hlo.loc_of(value).name)
+    def new_resident(self, value: hlo.SSAValue, nbytes: int, whole: bool = False) -> Alloc | None:
+        """SBUF for a resident home of ``value``, ``nbytes`` a partition, or None when it would crowd the tiles out.
+
+        ``whole``: of an array of a contraction that comes or leaves whole.
+        """
+        alloc = self.residents.place(nbytes, hlo.loc_of(value).name, whole)
         if alloc is not None:
             self._owned.setdefault(base(value), []).append(alloc)
         return alloc

@@ -38,13 +38,17 @@ class Residents:
         """Bytes a partition that more values may fill."""
         return min(self.together, self._limit - self._operands) - self._values
 
-    def may_stay(self, nbytes: int, beside: int = 0) -> bool:
-        """Whether a value of ``nbytes`` a partition may stay on chip, with ``beside`` bytes of others that will."""
-        return nbytes <= min(self._each, self.left - beside)
+    def may_stay(self, nbytes: int, beside: int = 0, whole: bool = False) -> bool:
+        """Whether a value of ``nbytes`` a partition may stay on chip, with ``beside`` bytes of others that will.
 
-    def place(self, nbytes: int, name: str) -> Alloc | None:
+        ``whole``: these are the operands and the result of one contraction, which has few tiles besides.
+        """
+        left = self._limit - self._operands - self._values if whole else self.left
+        return nbytes <= min(self._each, left - beside)
+
+    def place(self, nbytes: int, name: str, whole: bool = False) -> Alloc | None:
         """SBUF for a value of ``nbytes`` a partition, or None when it would crowd the tiles out."""
-        alloc = self._sbuf.allocate(nbytes, name, from_top=True) if self.may_stay(nbytes) else None
+        alloc = self._sbuf.allocate(nbytes, name, from_top=True) if self.may_stay(nbytes, 0, whole) else None
         self._values += 0 if alloc is None else alloc.hi - alloc.lo
         return alloc
 

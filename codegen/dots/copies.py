@@ -7,9 +7,9 @@ lie, are full tiles then. What lies in HBM with a batch inside of its rows, as h
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from math import prod
+from math import inf, prod
 
 import numpy as np
 
@@ -32,6 +32,8 @@ from neuronx_cc.ir.isa.program import Space, Stream
 from neuronx_cc.ir.isa.timing import Tile
 from neuronx_cc.ir.types import itemsize
 
+SOON = 4
+"""Kernels until the last one that reads an array which comes whole: one that stays longer crowds others out."""
 SLOW = 2
 """Products take too long if they take so many times as long as they need, and a transfer: copies may be worth it."""
 Lies = Home | tuple[int, ...]
@@ -47,13 +49,15 @@ def copies_of(
     out: View,
     adds: Sequence[View],
     plain: Sequence[Problem],
+    beside: int = 0,
 ) -> tuple[Copies, float]:
     """Which operands are copied, and to where, and nanoseconds of these copies and the contraction; ``plain`` are the
-    problems where none is.
+    problems where none is. ``beside``: bytes a partition that the result will take.
     """
     if plain and any(each.listed is not None for each in bound):
         return (), context.planner.time(context.planner.easiest(plain))
-    posed = _posed(contraction, bound, out, plain)
+    whole = tuple(_whole(context, contraction, bound, beside))
+    posed = _posed(contraction, bound, out, plain), whole
     if plain and posed in context.planner.copies:
         return context.planner.copies[posed]
     sizes = [hlo.shape_of(operand).size for operand in contraction.op.operands]
@@ -71,7 +75,7 @@ def copies_of(
             *(((index, Home.HBM),) for index in (*near, *ragged)),
             *(copies for copies in ways if apart.issuperset(dict(copies))),
         )
-        others = (*_whole(context, contraction, bound), *_in_other_orders(contraction, bound, out)) if slow else ()
+        others = (*whole, *_in_other_orders(contraction, bound, out)) if slow else ()
 
     def pose(copies: Copies) -> bool:
         views = {index: _copied_view(context, contraction, index, bound, lies) for index, lies in copies}
@@ -106,14 +110,62 @@ def _posed(contraction: Contraction, bound: Sequence[Bound], out: View, plain: S
     return tuple(plain), *(tuple(contraction.order(index)) for index in (0, 1)), lies
 
 
-def _whole(context: Context, contraction: Contraction, bound: Sequence[Bound]) -> Iterator[Copies]:
-    """Each operand in HBM that may come whole, and both."""
+def _whole(context: Context, contraction: Contraction, bound: Sequence[Bound], beside: int) -> Iterator[Copies]:
+    """Each operand in HBM that may come whole, and both, with ``beside`` bytes a partition of the result."""
     views = {index: _rows_on_chip(contraction, index, bound, context.sizes.partitions) for index in (0, 1)}
     found = {index: view.alloc.hi for index, view in views.items() if view is not None}
     ways = [*({index} for index in found), set(found)]
     for way in ways:
-        if way and context.residents.may_stay(max(found[index] for index in way), sum(found[index] for index in way)):
+        most, total = max((found[index] for index in way), default=0), sum(found[index] for index in way)
+        soon = all(is_read_soon(context, bound[index].value, contraction.step) for index in way)
+        room = (most, total - most + beside, True) if soon else (most, total)
+        if way and context.residents.may_stay(*room):
             yield tuple((index, Home.CHIP) for index in sorted(way))
+
+
+def is_read_soon(context: Context, value: hlo.SSAValue, step: int) -> bool:
+    """Whether few kernels after the one of number ``step`` read ``value``."""
+    return context.last_use(value) - step <= SOON
+
+
+def come_whole(context: Context, op: hlo.DotOp, step: int, ordered: Mapping[int, View], copied: float) -> bool:
+    """Whether operands in HBM may come whole, with a batch inside of their rows or terms, beside the result, and the
+    contraction takes less time so than with copies in ``ordered`` places, made in ``copied`` nanoseconds.
+    """
+    contraction, bound = Contraction(op, op.result, step), list[Bound]()
+    for index, operand in enumerate(op.operands):
+        value = context.source_of(operand)
+        given = context.literal(value) is not None or (op, index) in context.residents.staged
+        if given or not is_read_soon(context, value, step):
+            return False
+        bound.append(Bound(value, context.views(value)[0].transpose(contraction.order(index))))
+    lies = [
+        each.view if each.view.in_sbuf else _rows_on_chip(contraction, index, bound, context.sizes.partitions)
+        for index, each in enumerate(bound)
+    ]
+    wholes = [replace(each, view=view) for each, view in zip(bound, lies, strict=True) if view is not None]
+    if len(wholes) < len(bound):
+        return False
+    dense, order = unplaced(op.shape.dtype, op.shape.dims), [contraction.order(index) for index in (0, 1)]
+    wanted, timing = context.permuted.get(op.result) or dense, context.timing
+    around = dim_around(wanted, len(contraction.sizes(0)[0]))
+    made = lying_whole(wanted, around, context.sizes.columns, None) if around >= 0 else None
+    restored = nanoseconds(context.builder, wanted, dense) + timing.transfer_latency if wanted != dense else 0.0
+
+    def least(operands: Sequence[Bound], came: Sequence[View]) -> float:
+        times = list[float]()
+        for out, more in ((wanted, 0.0), (dense, restored), *([(made, 0.0)] if made is not None and came else [])):
+            sizes = sorted((*(view.alloc.hi for view in came), out.alloc.hi if out.in_sbuf else 0))
+            found = problems_of(context, contraction, operands, out, ())
+            problems = [replace(each, room=each.room - sum(sizes)) for each in found]
+            if problems and context.residents.may_stay(sizes[-1], sum(sizes[:-1]), whole=True):
+                times.append(context.planner.time(context.planner.easiest(problems)) + more)
+        loaded = (timing.arrival(prod(view.shape) * itemsize(view.dtype), timing.long_run) for view in came)
+        return min(times, default=inf) + sum(loaded)
+
+    came = [whole.view for whole, each in zip(wholes, bound, strict=True) if not each.view.in_sbuf]
+    copies = [replace(x, view=ordered[at].transpose(order[at])) if at in ordered else x for at, x in enumerate(bound)]
+    return least(wholes, came) < copied + least(copies, ())
 
 
 def _rows_on_chip(contraction: Contraction, index: int, bound: Sequence[Bound], most: int) -> View | None:
@@ -210,7 +262,7 @@ def copied(context: Context, contraction: Contraction, index: int, both: Sequenc
         context.homes.setdefault(bound.value, []).append(kept)
         return replace(bound, view=kept.transpose(order))
     view = _copied_view(context, contraction, index, both, home)
-    alloc = context.new_resident(bound.value, view.alloc.hi)
+    alloc = context.new_resident(bound.value, view.alloc.hi, whole=bound.home is Home.HBM)
     if alloc is None:
         return bound
     view = replace(view, alloc=alloc, start=view.start + alloc.lo)

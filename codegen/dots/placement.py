@@ -9,7 +9,7 @@ from math import inf, prod
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.dots.across import home_across, near_home
 from neuronx_cc.codegen.dots.contraction import Bound, Contraction, Placed
-from neuronx_cc.codegen.dots.copies import copied, copies_of, dense_of
+from neuronx_cc.codegen.dots.copies import copied, copies_of, dense_of, is_read_soon
 from neuronx_cc.codegen.dots.homes import best_home, placed
 from neuronx_cc.codegen.dots.inside import dim_around, lying_whole
 from neuronx_cc.codegen.dots.problem import DECODED, Home, divisor, pe_dtype, run_of
@@ -21,6 +21,7 @@ from neuronx_cc.codegen.formation.graph import base, is_view, repeats
 from neuronx_cc.codegen.maps.plan import RESIDENT_STEPS, partitions_of, resident_view
 from neuronx_cc.codegen.maps.spread import Partitions
 from neuronx_cc.codegen.movement.straight import interleaves
+from neuronx_cc.codegen.movement.transfer import nanoseconds as transferred
 from neuronx_cc.codegen.movement.transfer import transfer
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo.editing import users
@@ -171,8 +172,11 @@ def _choose_output(context: Context, contraction: Contraction, bound: Sequence[B
     partitions = partitions_of(contraction.classes(lhs, 0)[1]) if lhs.in_sbuf else None
     if partitions is None and m:
         axis = max(range(len(m)), key=lambda axis: (divisor(m[axis], most), axis))
-        size = divisor(m[axis], most)
-        partitions = Partitions(axis, size, m[axis] // size if _rows_are_short(context, contraction, lhs, axis) else 1)
+        size, inner = divisor(m[axis], most), 1
+        if _rows_are_short(context, contraction, lhs, axis):
+            axis = next(each for each in range(axis + 1) if divisor(m[each], most) >= size)
+            inner = m[axis] // size
+        partitions = Partitions(axis, size, inner)
     only_result = result in context.outputs and context.last_use(result) <= contraction.step
     only_result = only_result or (result in context.permuted and _only_leaves(result))
     enough = partitions is not None and (
@@ -215,18 +219,24 @@ def _collected(context: Context, contraction: Contraction, bound: Sequence[Bound
     if like is not None and like.axis != dim - batch:
         like = None
     lies = lying_whole(wanted, dim, context.sizes.columns, like)
-    if lies is None or not context.residents.may_stay(lies.alloc.hi):
+    whole = is_read_soon(context, result, contraction.step)
+    if lies is None or not context.residents.may_stay(lies.alloc.hi, whole=whole):
         return None
     adds = [unplaced(hlo.shape_of(each).dtype, shape.dims) for each in contraction.arrays]
 
     def nanoseconds(out: View) -> float:
         problems = problems_of(context, contraction, bound, out, adds)
-        return copies_of(context, contraction, bound, out, adds, problems)[1] if problems else inf
+        beside = out.alloc.hi if out.in_sbuf else 0
+        return copies_of(context, contraction, bound, out, adds, problems, beside)[1] if problems else inf
 
     stored = context.timing.arrival(shape.nbytes, context.timing.long_run, "write")
-    if nanoseconds(lies) + stored >= nanoseconds(wanted):
+    dense = unplaced(shape.dtype, shape.dims)
+    times = [nanoseconds(wanted)]
+    if wanted != dense:
+        times.append(nanoseconds(dense) + transferred(context.builder, wanted, dense) + context.timing.transfer_latency)
+    if nanoseconds(lies) + stored >= min(times):
         return None
-    alloc = context.new_resident(result, lies.alloc.hi)
+    alloc = context.new_resident(result, lies.alloc.hi, whole)
     return None if alloc is None else replace(lies, alloc=alloc, start=lies.start + alloc.lo)
 
 

@@ -159,7 +159,8 @@ def choose_partitions(
         return whole_rows(context.timing, kernel.shape, axes)
     partitions = fill_partitions(kernel.shape, axes, not kernel.reduced)
     worth = 1 if stores and not kernel.reduced else WORTH_STAYING
-    short = is_short(context.timing, kernel.shape, partitions, worth)
+    widths = [itemsize(hlo.shape_of(value).dtype) for value in external if hlo.shape_of(value).size == largest]
+    short = is_short(context.timing, kernel.shape, partitions, worth, min(widths, default=4))
     if short or 4 < _shortest_term(kernel, partitions.axis) < context.timing.long_run:
         return streaming_partitions(context.timing, kernel.shape, rows)
     return partitions
@@ -213,7 +214,7 @@ def resident_layout(
     partitions = fill_partitions(dims, range(max(1, len(dims) - 1)), True)
     if contracted and (chunk := stored.equal_chunk(dims[0], timing.sizes.partitions)):
         partitions = Partitions(0, chunk, 1)
-    elif is_short(timing, dims, partitions, WORTH_STAYING):
+    elif is_short(timing, dims, partitions, WORTH_STAYING, size):
         several = streaming_partitions(timing, dims, range(len(dims)))
         partitions = several if divides(dims, several) else partitions
     nbytes = prod(dims) // partitions.size * size

@@ -107,10 +107,12 @@ def whole_rows(timing: Timing, shape: Sequence[int], axes: Sequence[int]) -> Par
     return Partitions(axis, size, shape[axis] // size if prod(shape[axis + 1 :]) * 4 < timing.long_run else 1)
 
 
-def is_short(timing: Timing, shape: Sequence[int], partitions: Partitions, worth: int) -> bool:
-    """Whether rows are so short, ``worth`` times, that the DMA moves several of them together."""
-    run = prod(shape[partitions.axis + 1 :]) * 4
-    return run > 4 and worth * run < timing.long_run
+def is_short(timing: Timing, shape: Sequence[int], partitions: Partitions, worth: int, width: int) -> bool:
+    """Whether rows of elements of ``width`` bytes are so short, ``worth`` times, that the DMA moves several of them
+    together.
+    """
+    row = prod(shape[partitions.axis + 1 :])
+    return row > 1 and worth * row * width < timing.long_run
 
 
 def streaming_partitions(timing: Timing, shape: Sequence[int], axes: Sequence[int]) -> Partitions:

@@ -10,6 +10,7 @@ from collections.abc import Collection, Container
 from math import prod
 
 from neuronx_cc.codegen.context import Context
+from neuronx_cc.codegen.dots.copies import come_whole
 from neuronx_cc.codegen.dots.problem import run_of
 from neuronx_cc.codegen.emission.views import View, coalesce, outermost, unplaced
 from neuronx_cc.codegen.formation.graph import base, is_view
@@ -27,9 +28,9 @@ SIDE_BY_SIDE = 8
 _READERS = (hlo.ContractionOp, hlo.ReduceOp)
 
 
-def straighten(context: Context, op: hlo.HloOp) -> None:
-    """Give operands of a contraction or reduction ``op``, or parts that it pads, a dense home where no other lets a DMA
-    move runs.
+def straighten(context: Context, op: hlo.HloOp, step: int) -> None:
+    """Give operands of a contraction or reduction ``op``, of kernel ``step``, or parts that it pads, a dense home where
+    no other lets a DMA move runs.
     """
     if isinstance(op, hlo.PadOp):
         split(context, op)
@@ -37,6 +38,7 @@ def straighten(context: Context, op: hlo.HloOp) -> None:
         return
     contracted = (op.dims.data.lhs_contracting, op.dims.data.rhs_contracting) if isinstance(op, hlo.DotOp) else ()
     batches = (op.dims.data.lhs_batch, op.dims.data.rhs_batch) if isinstance(op, hlo.DotOp) else ()
+    orders, copies = dict[int, tuple[hlo.SSAValue, tuple[int, ...]]](), 0.0
     for index, operand in enumerate(op.operands):
         operand = context.load_casts.get(operand, operand) if isinstance(op, hlo.ReduceOp) else operand
         deep = index < len(contracted) and _is_deep(operand, contracted[index])
@@ -55,7 +57,14 @@ def straighten(context: Context, op: hlo.HloOp) -> None:
         scattered = scattered and all(len(coalesce(view.dims[contracted[index][0]])) > 1 for view in views)
         if spread or scattered or (steps and all(_is_stepped(view) for view in views)):
             context.dense(operand)
-        elif first:
+        elif first and (copied := _order_ns(context, operand, first)) is not None:
+            orders[index] = operand, first
+            copies += copied
+    places = {
+        at: outermost(unplaced(hlo.shape_of(x).dtype, hlo.shape_of(x).dims), first) for at, (x, first) in orders.items()
+    }
+    if orders and not (isinstance(op, hlo.DotOp) and come_whole(context, op, step, places, copies)):
+        for operand, first in orders.values():
             _order(context, operand, first)
 
 
@@ -106,18 +115,24 @@ def _unit_dims(view: View) -> list[int]:
     return [dim for dim, atoms in enumerate(view.dims) for atom in atoms if abs(atom.stride) == size]
 
 
-def _order(context: Context, value: hlo.SSAValue, first: tuple[int, ...]) -> None:
-    """Give ``value`` a home with dims ``first`` outermost, where that copy and loading runs of it take less time."""
+def _order_ns(context: Context, value: hlo.SSAValue, first: tuple[int, ...]) -> float | None:
+    """Nanoseconds of a copy of ``value`` with dims ``first`` outermost; None if loading it as it lies takes less time
+    than that and loading runs.
+    """
     shape, source, timing = hlo.shape_of(value), context.hbm(value), context.timing
     size = itemsize(shape.dtype)
     rows = [source.dims[dim][-1].size for dim in _unit_dims(source)]
     run = size * max((each for each in rows if each <= SIDE_BY_SIDE), default=1)
     apart, runs = (timing.transfer(shape.size * size, each).bound for each in (run, timing.long_run))
     copied = nanoseconds(context.builder, outermost(unplaced(shape.dtype, shape.dims), first), source)
-    if copied + timing.transfer_latency + runs < apart:
-        home = outermost(context.own_hbm(base(value), shape), first)
-        transfer(context.builder, home, source, Stream.DMA_LOAD, force=True)
-        context.homes.setdefault(value, []).append(home)
+    return copied if copied + timing.transfer_latency + runs < apart else None
+
+
+def _order(context: Context, value: hlo.SSAValue, first: tuple[int, ...]) -> None:
+    """Give ``value`` a home with dims ``first`` outermost."""
+    home = outermost(context.own_hbm(base(value), hlo.shape_of(value)), first)
+    transfer(context.builder, home, context.hbm(value), Stream.DMA_LOAD, force=True)
+    context.homes.setdefault(value, []).append(home)
 
 
 def _repeats_positions(context: Context, op: hlo.ConvolutionOp) -> bool:

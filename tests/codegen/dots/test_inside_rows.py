@@ -23,6 +23,10 @@ FORMS = (
     "bqhd,bkhd->bhqk",
     "bhqk,bkhd->bqhd",
     "ktd,kte->tde",
+    "qkc,tkc->qtc",
+    "kqc,ktc->qtc",
+    "qkc,tkc->cqt",
+    "kqc,tkc->qtc",
 )
 LONG = (63, 64, 127, 128, 129, 131, 250, 256, 257)
 TIMING = Timing(TRN1)
@@ -34,13 +38,14 @@ def draw(seed: int) -> tuple[str, list[Array], int]:
     form = FORMS[seed % len(FORMS)]
     sizes = {letter: int(random.choice((1, 7, 16, 32, 50))) for letter in "de"}
     sizes |= {letter: int(random.choice(LONG)) for letter in "kqt"}
+    sizes["c"] = int(random.choice((8, 32, 64, 96)))
     sizes |= {"h": int(random.choice((1, 2, 3, 8))), "b": int(random.choice((1, 2, 3)))}
     operands = form.split("->", maxsplit=1)[0].split(",")
     shapes = [[sizes[letter] for letter in operand] for operand in operands]
     return form, [random.integers(-2, 3, shape).astype(np.float32) for shape in shapes], int(random.integers(5))
 
 
-@pytest.mark.parametrize("first", range(0, 60, 10))
+@pytest.mark.parametrize("first", range(0, 90, 10))
 def test_values(first: int) -> None:
     for seed in range(first, first + 10):
         form, operands, beside = draw(seed)
@@ -111,3 +116,36 @@ def test_short_sums_with_much_after(rows: int, terms: int, columns: int) -> None
     plain = _us(lambda x, w, p: x @ w, *shapes, dtype="bfloat16")
     normed = _us(lambda x, w, p: jax.nn.relu((x @ w) * p[0] + p[1]), *shapes, dtype="bfloat16")
     assert normed < 2.4 * plain, (plain, normed)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(("rows", "channels"), [(64, 128), (96, 96), (128, 64), (127, 64)])
+def test_channels_inside_take_no_longer(rows: int, channels: int, dtype: str) -> None:
+    """Products of matrices for each channel, channels last, as triangles of pairs of residues are updated."""
+    if dtype == "float32" and rows * channels > 64 * 128:
+        pytest.skip("both operands and the result do not fit")
+    inside, outside = (rows, rows, channels), (channels, rows, rows)
+    times = [
+        _us(lambda x, y: jnp.einsum("kic,kjc->ijc", x, y), inside, inside, dtype=dtype),
+        _us(lambda x, y: jnp.einsum("cki,ckj->cij", x, y), outside, outside, dtype=dtype),
+    ]
+    assert times[0] < 1.1 * times[1], times
+    transposed = _us(lambda x, y: jnp.einsum("ikc,jkc->ijc", x, y), inside, inside, dtype=dtype)
+    assert transposed < (1.6 if dtype == "float32" else 1.1) * times[1], (transposed, times)
+
+
+def _normalised(x: Any, w: Any) -> Any:
+    centred = x - x.mean(-1, keepdims=True)
+    return (centred * jax.lax.rsqrt((centred**2).mean(-1, keepdims=True) + 1e-5)) @ w
+
+
+def _gated(x: Any, w: Any) -> Any:
+    return jax.nn.sigmoid(x @ w) * (x @ w[:, ::-1])
+
+
+@pytest.mark.parametrize("function", [_normalised, _gated])
+@pytest.mark.parametrize("rows", [65, 96, 100])
+def test_short_rows_that_stay_on_chip(function: Any, rows: int) -> None:
+    """Rows that stay on chip come and go in runs of several, as those that do not fit."""
+    times = [_us(function, (size, size, 128), (128, 128), dtype="bfloat16") for size in (rows, 128)]
+    assert times[0] < 1.05 * (rows / 128) ** 2 * times[1] + 25, times
