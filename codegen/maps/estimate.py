@@ -112,9 +112,9 @@ def problem_of(
         stay |= bool(on_chip) and not small
         if small and not lies_along(full_view(homes[0], kernel), plan):
             axes = varying(full_view(homes[0], kernel))
-            again = Array(
-                prod(kernel.shape[axis] for axis in axes) * itemsize(homes[0].dtype), hlo.shape_of(base(value)).nbytes
-            )
+            nbytes = prod(kernel.shape[axis] for axis in axes) * itemsize(homes[0].dtype)
+            run = _repeated_run(full_view(homes[0], kernel)) or hlo.shape_of(base(value)).nbytes
+            again = Array(nbytes, run) if again is None else Array(again.nbytes + nbytes, min(again.run, run))
         elif not any(partitions_of(full_view(view, kernel)) == partitions for view in on_chip):
             array, more = _incoming(context, plan, value, elements, counts.alive)
             moves += [array] * more
@@ -262,6 +262,15 @@ def _array(
     strides = [atom.stride for atom in view.dims[partitions.axis]] if view is not None else []
     apart = bool(strides) and strides[-1] not in (0, width)
     return Array(elements * width, width if apart else partitions.size * width)
+
+
+def _repeated_run(view: View) -> int:
+    """Bytes that lie side by side of what a view repeats; 0 where it repeats single elements."""
+    atoms = [atom for dims in view.dims for atom in dims if atom.size > 1]
+    run = itemsize(view.dtype)
+    while atoms and atoms[-1].stride == run:
+        run *= atoms.pop().size
+    return run if run > itemsize(view.dtype) else 0
 
 
 def _run(view: View, partitions: Partitions) -> int:
