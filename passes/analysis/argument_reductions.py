@@ -17,6 +17,7 @@ from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.hlo.editing import defining_op, ops_of
 from neuronx_cc.ir.types import INTEGERS, NUMPY_DTYPE
+from neuronx_cc.passes.analysis.rows import kept_dims
 from neuronx_cc.passes.analysis.values import highest, is_float, lowest, splat_number
 
 Pair = tuple[float, float]
@@ -67,6 +68,8 @@ def _counts(value: hlo.SSAValue, axis: int, module: HloModule) -> bool:
             return op.iota_dimension.data == axis
         case hlo.BroadcastOp() if axis in op.dimensions.data:
             return _counts(op.operand, op.dimensions.data.index(axis), module)
+        case hlo.ReshapeOp():  # of one row, which JAX counts along without the dim that it adds
+            return any(_counts(op.operand, source, module) for _, source in kept_dims(op).get(axis, ()))
         case hlo.ConvertOp():
             return _counts(op.operand, axis, module)
         case hlo.ConstantOp():

@@ -79,7 +79,9 @@ def counts_along(value: hlo.SSAValue) -> int | None:
     op = value.owner
     if isinstance(op, hlo.IotaOp):
         return op.iota_dimension.data
-    inner = counts_along(op.operand) if isinstance(op, hlo.BroadcastOp) else None
+    inner = counts_along(op.operand) if isinstance(op, hlo.BroadcastOp | hlo.ReshapeOp) else None
+    if isinstance(op, hlo.ReshapeOp):
+        return next((axis for axis, source in _of_views(op) if source == inner), None)
     if inner is None or not isinstance(op, hlo.BroadcastOp):
         return None
     axis = op.dimensions.data[inner]

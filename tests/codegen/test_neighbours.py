@@ -91,3 +91,35 @@ def test_few_rows_of_a_vocabulary(function: Callable[[Array], Array], columns: i
         for size in (columns, columns // 128 * 128)
     )
     assert least < 2.2 * same
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: jnp.argmax(x, -1),
+        lambda x: jnp.argmin(x, -1, keepdims=True),
+        lambda x: jax.nn.one_hot(jnp.argmax(x, -1), x.shape[-1]),
+        softmax,
+        lambda x: jnp.cumsum(x, -1),
+        lambda x: jax.lax.top_k(x, 5),
+        lambda x: jnp.where(jnp.arange(x.shape[-1]) < 9, x, 0),
+    ],
+)
+def test_one_row_takes_no_longer_than_a_vector(function: Callable[[Array], Array]) -> None:
+    vector, *rows = (
+        simulate(compile_text(text_of(function, np.broadcast_to(np.float32(0), dims))).program, TRN1).total
+        for dims in ((4096,), (1, 4096), (1, 1, 4096))
+    )
+    assert max(rows) < 1.1 * vector
+
+
+@pytest.mark.parametrize("shape", [(4, 1024, 128), (8, 3136, 64), (2, 256, 1152), (16, 196, 256)])
+def test_scale_and_shift_of_each_image(shape: tuple[int, ...]) -> None:
+    """Values of each image and feature are not repeated in HBM for all positions, in 16 bits as little as in 32."""
+    images, values = shape, (shape[0], 1, shape[-1])
+    times = []
+    for dtype in ("float32", "bfloat16"):
+        given = [np.broadcast_to(jnp.dtype(dtype).type(0), dims) for dims in (images, values, values)]
+        text = text_of(lambda x, scale, shift: jax.nn.silu(x * scale + shift), *given)
+        times.append(simulate(compile_text(text).program, TRN1).total)
+    assert times[1] < times[0]
