@@ -59,6 +59,37 @@ void read_lane(const Nest& free, int type, const char* lane, i64 first, i64 last
     }
 }
 
+// Elements that lie side by side in every lane of a moving tile, and in a row of its panel.
+struct Piece {
+    i64 from;               // bytes, in the lane
+    int panel, column, count;
+};
+
+// The pieces of columns [first, last) of an f32 operand whose elements lie side by side in its last dim; how many there are.
+int pieces_of(const Nest& free, i64 first, i64 last, Piece* pieces) {
+    char* none = nullptr;
+    Rows rows(free, 1, &none, first / free.inner);
+    int count = 0;
+    for (i64 at = first, skipped = first % free.inner; at < last; skipped = 0, rows.next())
+        for (i64 end = at + free.inner - skipped < last ? at + free.inner - skipped : last; at < end;) {
+            const int column = int(at - first), room = WIDTH - column % WIDTH;
+            const int n = end - at < room ? int(end - at) : room;
+            pieces[count++] = {(rows.at[0] - none) + skipped * 4, column / WIDTH, column % WIDTH, n};
+            at += n, skipped += n;
+        }
+    return count;
+}
+
+inline void copy_few(float* to, const char* from, int n) {
+#if defined(__AVX512F__)
+    for (; n >= 16; n -= 16, to += 16, from += 64) _mm512_storeu_ps(to, _mm512_loadu_ps(from));
+    const __mmask16 rest = __mmask16((1u << n) - 1);
+    _mm512_mask_storeu_ps(to, rest, _mm512_maskz_loadu_ps(rest, from));
+#else
+    std::memcpy(to, from, size_t(n) * sizeof(float));
+#endif
+}
+
 // ROWS rows of the result, WIDTH columns of which `columns` are wanted. The moving rows are b_pitch bytes apart, and so
 // is what is asked for from `later` on.
 template <int ROWS>
@@ -76,19 +107,21 @@ void tile(const float* a, const char* b, i64 b_pitch, const char* later, i64 dep
         _Pragma("GCC unroll 16") for (int r = 0; r < ROWS; ++r)
             _Pragma("GCC unroll 2") for (int v = 0; v < VECTORS; ++v) total[r][v] = fused(a[r], x[v], total[r][v]);
     }
-    if (!places && columns == WIDTH) {
+    const int whole = places ? 0 : columns / LANES;  // vectors
+    if (whole) {
         _Pragma("GCC unroll 16") for (int r = 0; r < ROWS; ++r)
             _Pragma("GCC unroll 2") for (int v = 0; v < VECTORS; ++v) {
+                if (v >= whole) continue;
                 float* row = reinterpret_cast<float*>(out + r * pitch) + v * LANES;
                 store(row, same_nan(add ? sum(load(row), total[r][v]) : total[r][v]));
             }
-        return;
+        if (whole * LANES == columns) return;
     }
     float values[ROWS][WIDTH];
     _Pragma("GCC unroll 16") for (int r = 0; r < ROWS; ++r)
         _Pragma("GCC unroll 2") for (int v = 0; v < VECTORS; ++v) store(values[r] + v * LANES, total[r][v]);
     for (int r = 0; r < ROWS; ++r, out += pitch)
-        for (int c = 0; c < columns; ++c) {
+        for (int c = whole * LANES; c < columns; ++c) {
             char* at = out + (places ? places[c] : c * i64(4));
             put<float>(at, one_nan(add ? get<float>(at) + values[r][c] : values[r][c]));
         }
@@ -228,7 +261,21 @@ void multiply_row(const Item& item, const Weights& weights, char* out, const cha
 // Reads the stationary tile out of SBUF, which something is about to write.
 void settle(Weights& w) {
     const Operand& x = w.item->operands[0];
-    for (i64 k = 0; k < w.depth; ++k)
+    const Nest& free = w.item->inside;
+    const bool windows = x.type == F32 && free.rows > 1;  // few elements side by side
+    if (windows) {
+        int offsets[MAX_LANES], count = 0;
+        char* none = nullptr;
+        Rows rows(free, 1, &none, 0);
+        for (i64 row = 0; row < free.rows; ++row, rows.next())
+            for (i64 i = 0; i < free.inner; ++i) offsets[count++] = int(rows.at[0] - none + i * rows.step(0));
+        for (i64 k = 0; k < w.depth; ++k) {
+            const char* lane = w.source + k * w.pitch;
+            float* to = w.dense + k * w.rows;
+            for (int i = 0; i < count; ++i) to[i] = get<float>(lane + offsets[i]);
+        }
+    }
+    for (i64 k = 0; !windows && k < w.depth; ++k)
         read_lane(w.item->inside, int(x.type), w.source + k * w.pitch, 0, w.rows, w.dense + k * w.rows);
     w.pending = w.blank = false;
 }
@@ -293,7 +340,19 @@ void multiply(const Item& item, const Weights& weights, char* out, const char* m
     for (i64 column = first * UNIT; column < all && column < last * UNIT; column += UNIT) {
         const i64 end = column + UNIT < all ? column + UNIT : all;
         const bool dense = is_dense(item.inside, x.type) && end - column == UNIT && !tf32 && !crowded;
+        Piece pieces[UNIT];
+        const i64 step = item.inside.stride[0][item.inside.ndims - 1];
+        const bool in_pieces = !dense && x.type == F32 && (step == 4 || item.inside.inner == 1) && !tf32;
+        const int count = in_pieces ? pieces_of(item.inside, column, end, pieces) : 0;
+        if (in_pieces && end - column < UNIT) std::memset(w.panel, 0, sizeof(float) * size_t(depth * UNIT));
         for (i64 k = 0; k < depth; ++k) {
+            if (in_pieces) {
+                const char* lane = moving + k * x_pitch;
+                if (k + AHEAD < depth) __builtin_prefetch(lane + AHEAD * x_pitch + pieces[0].from);
+                for (int p = 0; p < count; ++p)
+                    copy_few(w.panel + (pieces[p].panel * depth + k) * WIDTH + pieces[p].column, lane + pieces[p].from, pieces[p].count);
+                continue;
+            }
             if (dense) {
                 if (column == first * UNIT) expect(moving + k * x_pitch + column * 4, WIDTH * 4);
                 continue;
