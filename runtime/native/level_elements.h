@@ -85,14 +85,14 @@ inline uint16_t float_to_bfloat(float x) {
 }
 
 // To the nearest integer, ties to even, for any x.
-inline float rint_(float x) {
+inline INLINED float rint_(float x) {
     const float magnitude = float_of(bits_of(x) & 0x7FFFFFFF), big = 0x1p23f;
     const float whole = magnitude < big ? (magnitude + big) - big : magnitude;
     return float_of(bits_of(whole) | (bits_of(x) & 0x80000000));
 }
 
 // Towards zero.
-inline float truncate(float x) {
+inline INLINED float truncate(float x) {
     const float magnitude = float_of(bits_of(x) & 0x7FFFFFFF);
     const float small = magnitude < 0x1p23f ? magnitude : 0.f;
     const float whole = magnitude < 0x1p23f ? float(int32_t(small)) : magnitude;
@@ -101,20 +101,20 @@ inline float truncate(float x) {
 
 // Of two zeros +0 is the greater, and NaN wins. The greater of x and y is y where they are equal, so that a positive
 // `a` stands there, and a negative one as x.
-inline float maximum(float a, float b) {
+inline INLINED float maximum(float a, float b) {
     const bool negative = int32_t(bits_of(a)) < 0;
     const float x = negative ? a : b, y = negative ? b : a, greater = x > y ? x : y;
     return x != x ? x : greater;
 }
 
-inline float minimum(float a, float b) {
+inline INLINED float minimum(float a, float b) {
     const bool negative = int32_t(bits_of(a)) < 0;
     const float x = negative ? b : a, y = negative ? a : b, less = x < y ? x : y;
     return x != x ? x : less;
 }
 
 // To a mantissa of 10 bits, ties to even; NaN and infinity as they are.
-inline float to_tf32(float x) {
+inline INLINED float to_tf32(float x) {
     const uint32_t word = bits_of(x);
     const uint32_t rounded = (word + 0xFFF + ((word >> 13) & 1)) & 0xFFFFE000;
     return (word & 0x7F800000) == 0x7F800000 ? x : float_of(rounded);
@@ -261,10 +261,10 @@ inline void write(int type, char* to, i64 stride, const float* from, int n) {
 }
 
 // 2^n for n in [-126, 127].
-inline float power_of_two(int n) { return float_of(uint32_t(n + 127) << 23); }
+inline INLINED float power_of_two(int n) { return float_of(uint32_t(n + 127) << 23); }
 
 // e^x within 1.5 ulp, subnormal results included.
-inline float exp_(float x) {
+inline INLINED float exp_(float x) {
     const float top = 88.8f, bottom = -104.f;
     const float inside = x > top ? top : x < bottom ? bottom : x;
     const float magic = 12582912.f;
@@ -285,7 +285,7 @@ inline float exp_(float x) {
 }
 
 // tanh within 2 ulp.
-inline float tanh_(float x) {
+inline INLINED float tanh_(float x) {
     const float magnitude = float_of(bits_of(x) & 0x7FFFFFFF), s = x * x;
     // (tanh(r) - r) / r^3 in s = r^2 for r <= 0.625, a minimax fit
     float p = 0.00214750739f * s + -0.00818263926f;
@@ -301,14 +301,14 @@ inline float tanh_(float x) {
 }
 
 // 1 / (1 + e^-x), through e^x where that is the smaller: no result is lost to overflow.
-inline float sigmoid_(float x) {
+inline INLINED float sigmoid_(float x) {
     const float e = exp_(x < 0.f ? x : -x);
     const float sum = e + 1.f, lost = e - (sum - 1.f), y = (x < 0.f ? e : 1.f) / sum;
     return y - y * lost;
 }
 
 // The polynomials of ir/isa/functions.py, operation by operation.
-inline float erf_(float x) {
+inline INLINED float erf_(float x) {
     const float whole = float_of(bits_of(x) & 0x7FFFFFFF), m = whole > 4.f ? 4.f : whole, s = m * m;
     float p = s * 8.393791e-05f + -0.00081655016f;
     p = p * s + 0.0052048871f;
@@ -318,23 +318,32 @@ inline float erf_(float x) {
     const float small = (p * s + 0.12837917f) * m + m;
     const float t = (m - 2.5f) * 0.66666667f;
     float q = t * -0.000265765f + -9.7651486e-05f;
-    for (const float c : {0.0020599302f, -0.0015341142f, -0.0047043134f, 0.010400716f, -0.0066124415f, -0.009572532f,
-                          0.03185954f, -0.046391595f, 0.043652967f, -0.02818715f, 0.012252737f, -0.0032672798f,
-                          0.00040695298f})
-        q = q * t + c;
+    q = q * t + 0.0020599302f;
+    q = q * t + -0.0015341142f;
+    q = q * t + -0.0047043134f;
+    q = q * t + 0.010400716f;
+    q = q * t + -0.0066124415f;
+    q = q * t + -0.009572532f;
+    q = q * t + 0.03185954f;
+    q = q * t + -0.046391595f;
+    q = q * t + 0.043652967f;
+    q = q * t + -0.02818715f;
+    q = q * t + 0.012252737f;
+    q = q * t + -0.0032672798f;
+    q = q * t + 0.00040695298f;
     const float result = m < 1.f ? small : 1.f - q;
     return x != x ? x : float_of(bits_of(result) | (bits_of(x) & 0x80000000));
 }
 
-inline float gelu_(float x) { return ((erf_(x * 0.70710678118654752f) + 1.f) * x) * 0.5f; }
+inline INLINED float gelu_(float x) { return ((erf_(x * 0.70710678118654752f) + 1.f) * x) * 0.5f; }
 
-inline float gelu_tanh_(float x) {
+inline INLINED float gelu_tanh_(float x) {
     const float inner = ((x * x) * 0.044715f + 1.f) * x * 0.7978845608028654f;
     return ((tanh_(inner) + 1.f) * x) * 0.5f;
 }
 
 // log(1 + e^x), as max(x, 0) + log1p(e^-|x|), within 2 ulp.
-inline float softplus_(float x) {
+inline INLINED float softplus_(float x) {
     const float y = exp_(float_of(bits_of(x) | 0x80000000)), s = y / (y + 2.f), z = s * s;
     // (atanh(s) - s) / s^3 in z = s^2 for s <= 1 / 3, its series
     float p = z * 0.0588235294f + 0.0666666667f;
@@ -349,7 +358,7 @@ inline float softplus_(float x) {
 }
 
 // log(x) within 2 ulp, subnormal numbers included.
-inline float log_(float x) {
+inline INLINED float log_(float x) {
     const bool tiny = x < 0x1p-126f;
     const uint32_t word = bits_of(tiny ? x * 0x1p23f : x), half = 0x3F3504F3;  // sqrt(1 / 2)
     const int32_t n = int32_t(word - half) >> 23;
@@ -392,14 +401,14 @@ struct Turned {
     }
 };
 
-inline Turned turned(float x) {
+inline INLINED Turned turned(float x) {
     const double magic = 6755399441055744.0, wide = x;  // 1.5 * 2^52: the sum's last bits are the integer
     const double shifted = wide * 0.63661977236758134308 + magic, whole = shifted - magic;
     return {(wide - whole * 1.5707963267341256) - whole * 6.077100506506192e-11, bits_of(shifted)};
 }
 
 // sin(x + turn * pi / 2) for |x| <= MOST_TURNED, rounded once.
-inline float turned_sine(float x, uint64_t turn) {
+inline INLINED float turned_sine(float x, uint64_t turn) {
     const Turned t = turned(x);
     const uint64_t quarter = t.quarter + turn;
     const float result = float(quarter & 1 ? t.cosine() : t.sine());

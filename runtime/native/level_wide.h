@@ -10,13 +10,13 @@ namespace {
 const double TINY = 1e-5;  // below it two terms of a series are exact enough
 const double LN2_HIGH = 6.93147180369123816490e-01, LN2_LOW = 1.90821492927058770002e-10;
 
-inline double magnitude_of(double x) { return wide_of(bits_of(x) & ~(uint64_t(1) << 63)); }
-inline double with_sign(double magnitude, float x) {
+inline INLINED double magnitude_of(double x) { return wide_of(bits_of(x) & ~(uint64_t(1) << 63)); }
+inline INLINED double with_sign(double magnitude, float x) {
     return wide_of(bits_of(magnitude) | uint64_t(bits_of(x) & 0x80000000) << 32);
 }
 
 // e^x between -150 and 150, beyond which an f32 has no more values.
-inline double exp_wide(double x) {
+inline INLINED double exp_wide(double x) {
     const double top = x > 150. ? 150. : x, inside = top < -150. ? -150. : top;
     const double magic = 6755399441055744.0;  // 1.5 * 2^52: the sum's last bits are the integer
     const double shifted = inside * 1.4426950408889634 + magic, whole = shifted - magic;
@@ -38,7 +38,7 @@ inline double exp_wide(double x) {
 }
 
 // log(x) of positive numbers that are no infinity.
-inline double log_wide(double x) {
+inline INLINED double log_wide(double x) {
     const uint64_t word = bits_of(x), root = 0x3FE6A09E667F3BCD;  // sqrt(1 / 2)
     const uint64_t shift = uint64_t(1024) << 52, above = word - root + shift;  // so that nothing is negative
     const double whole = double(int32_t(above >> 52)) - 1024.;
@@ -57,12 +57,12 @@ inline double log_wide(double x) {
 }
 
 // log(1 + x) for x > -1 that is no infinity.
-inline double log1p_wide(double x) {
+inline INLINED double log1p_wide(double x) {
     return magnitude_of(x) < TINY ? x - x * x * 0.5 : log_wide(1. + x);
 }
 
 // The angle whose tangent is x >= 0, infinity included.
-inline double atan_wide(double x) {
+inline INLINED double atan_wide(double x) {
     const bool far = x > 2.414213562373095, near = x > 0.41421356237309503;
     const double base = far ? 1.5707963267948966 : near ? 0.7853981633974483 : 0.;
     const double t = (far ? -1. : near ? x - 1. : x) / (far ? x : near ? x + 1. : 1.), z = t * t;
@@ -81,36 +81,36 @@ inline double atan_wide(double x) {
     return base + (t - t * z * p);
 }
 
-inline float expm1_(float x) {
+inline INLINED float expm1_(float x) {
     const double wide = x, result = magnitude_of(wide) < TINY ? wide + wide * wide * 0.5 : exp_wide(wide) - 1.;
     return x != x || x == 0.f ? x : float(result);
 }
 
-inline float log1p_(float x) {
+inline INLINED float log1p_(float x) {
     const float result = float(log1p_wide(x));
     const float limit = x == -1.f ? float_of(0xFF800000) : x < -1.f ? float_of(0x7FC00000) : x;
     return x > -1.f && x <= 3.40282347e38f && x != 0.f ? result : limit;
 }
 
-inline float sinh_(float x) {
+inline INLINED float sinh_(float x) {
     const double size = magnitude_of(x), e = exp_wide(size);
     const double result = size < 1e-3 ? size + size * size * size * 0.16666666666666666 : (e - 1. / e) * 0.5;
     return x != x ? x : float(with_sign(result, x));
 }
 
-inline float cosh_(float x) {
+inline INLINED float cosh_(float x) {
     const double e = exp_wide(magnitude_of(x));
     return x != x ? x : float((e + 1. / e) * 0.5);
 }
 
-inline float asinh_(float x) {
+inline INLINED float asinh_(float x) {
     const double size = magnitude_of(x), t = size + size * size / (1. + std::sqrt(size * size + 1.));
     const float result = float(with_sign(log1p_wide(size < 1e30 ? t : 1.), x));
     const float large = float(with_sign(log_wide(size < 1e30 ? 1. : size) + 0.6931471805599453, x));
     return size < 1e30 ? result : size <= 3.40282347e38 ? large : x;
 }
 
-inline float acosh_(float x) {
+inline INLINED float acosh_(float x) {
     const double wide = x, size = wide < 1e30 ? wide : 1e30;
     const float result = float(log1p_wide((size - 1.) + std::sqrt((size - 1.) * (size + 1.))));
     const float large = float(log_wide(wide) + 0.6931471805599453);
@@ -118,34 +118,34 @@ inline float acosh_(float x) {
     return x >= 1.f && x <= 3.40282347e38f ? (wide < 1e30 ? result : large) : limit;
 }
 
-inline float atanh_(float x) {
+inline INLINED float atanh_(float x) {
     const double size = magnitude_of(x), inside = size < 1. ? size : 0.;
     const float result = float(with_sign(size < TINY ? size : log_wide((1. + inside) / (1. - inside)) * 0.5, x));
     const float limit = size > 1. ? float_of(0x7FC00000) : float_of(bits_of(x) | 0x7F800000);
     return x != x ? x : size < 1. ? result : limit;
 }
 
-inline float atan_(float x) { return x != x ? x : float(with_sign(atan_wide(magnitude_of(x)), x)); }
+inline INLINED float atan_(float x) { return x != x ? x : float(with_sign(atan_wide(magnitude_of(x)), x)); }
 
-inline float asin_(float x) {
+inline INLINED float asin_(float x) {
     const double size = magnitude_of(x);
     return size <= 1. ? float(with_sign(atan_wide(size / std::sqrt((1. - size) * (1. + size))), x)) : x != x ? x : float_of(0x7FC00000);
 }
 
-inline float acos_(float x) {
+inline INLINED float acos_(float x) {
     const double wide = x;
     const float limit = x != x ? x : float_of(0x7FC00000);
     return wide >= -1. && wide <= 1. ? float(2. * atan_wide(std::sqrt((1. - wide) / (1. + wide)))) : limit;
 }
 
-inline float cbrt_(float x) {
+inline INLINED float cbrt_(float x) {
     const double size = magnitude_of(x), inside = size > 0. && size <= 3.40282347e38 ? size : 1.;
     const float result = float(with_sign(exp_wide(log_wide(inside) * 0.3333333333333333), x));
     return size > 0. && size <= 3.40282347e38 ? result : x;
 }
 
 // tan(x) for |x| <= MOST_TURNED.
-inline float near_tangent(float x) {
+inline INLINED float near_tangent(float x) {
     const Turned t = turned(x);
     return t.quarter & 1 ? float(-t.cosine() / t.sine()) : float(t.sine() / t.cosine());
 }
@@ -154,16 +154,16 @@ inline void tangents(float* d, const float* a, int n) {
     each_near(d, a, n, near_tangent, [](double x) { return std::tan(x); });
 }
 
-inline float round_away(float x) {
+inline INLINED float round_away(float x) {
     const float whole = __builtin_truncf(x), rest = __builtin_fabsf(x - whole);
     const uint32_t one = rest >= 0.5f ? 0x3F800000 : 0;
     return whole + float_of(one | (bits_of(x) & 0x80000000));
 }
 
-inline float is_finite(float x) { return (bits_of(x) & 0x7F800000) != 0x7F800000 ? 1.f : 0.f; }
+inline INLINED float is_finite(float x) { return (bits_of(x) & 0x7F800000) != 0x7F800000 ? 1.f : 0.f; }
 
 // As in ir/isa/functions.py. `widths`: the bits of the exponent in the upper half, of the mantissa in the lower one.
-inline float reduce_precision(float x, uint32_t widths) {
+inline INLINED float reduce_precision(float x, uint32_t widths) {
     const uint32_t word = bits_of(x), sign = word & 0x80000000, drop = 23 - (widths & 0xFFFF), bits = widths >> 16;
     const uint32_t even = drop ? ((word >> drop) & 1) + ((1u << (drop - 1)) - 1) : 0;
     const uint32_t rounded = (word + even) & (0xFFFFFFFFu << drop);
@@ -198,7 +198,7 @@ inline void powers(const Lines& to, const Lines& left, const Lines& right, int c
 template <class F>
 inline bool with_two(Step step, F each) {
 #define TWO(NAME, VALUE) \
-    case NAME: return each([](float x, float y) { return VALUE; }), true;
+    case NAME: return each([](float x, float y) INLINED { return VALUE; }), true;
     switch (step) {
         TWO(ADD, one_nan(x + y))
         TWO(SUBTRACT, x - y)
@@ -228,7 +228,7 @@ inline void arithmetic(Step step, const Lines& d, const Lines& a, const Lines& b
 template <class F>
 inline bool with_one(Step step, F each) {
 #define ONE(NAME, VALUE) \
-    case NAME: return each([](float x) { return VALUE; }), true;
+    case NAME: return each([](float x) INLINED { return VALUE; }), true;
     switch (step) {
         ONE(ABS, float_of(bits_of(x) & 0x7FFFFFFF))
         ONE(NEGATE, float_of(bits_of(x) ^ 0x80000000))
