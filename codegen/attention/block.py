@@ -26,7 +26,6 @@ from neuronx_cc.codegen.emission.emitter import Splat
 from neuronx_cc.codegen.emission.tiles import pieces, tile_in
 from neuronx_cc.codegen.emission.views import Atom
 from neuronx_cc.codegen.maps import elementwise
-from neuronx_cc.codegen.movement.transfer import copy
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.program import Space, Stream
 
@@ -251,11 +250,7 @@ class Work(Operands):
         self._mark(self.attention.product)
         sums, heads = self._sums_so_far(under), self.schedule.together
         inverse = self._inverse(sums) if under.is_last else None
-        target = self.arrays.result.rows(under.at, rows.start, rows.size)
-        target = self._of_heads(self.arrays.result, target, heads)
-        out = None
-        if under.is_last:
-            out = target if p.stays else self._tile("result", target.dtype, [heads, p.width], rows.size)
+        out = self.result_of(under) if under.is_last else None
         for head, beside in pieces(heads, max(1, self.context.sizes.bank_columns // p.width)):
             bank = tile_in(builder, self._sums, [beside, p.width], "f32", rows.size, True)
             for number in range(beside):
@@ -266,8 +261,8 @@ class Work(Operands):
             result = self._result_so_far(under, bank)
             if out is not None and inverse is not None:
                 self._divide(out.index(1, Affine(head), beside), result, inverse.index(1, Affine(head), beside))
-        if out is not None and not p.stays:
-            copy(builder, target, out, self.arrays.result.stream)
+        if out is not None:
+            self.store(under, out)
 
     def _divide(self, out: Block, result: Block, inverse: Block) -> None:
         """``out = result`` [row, head, feature] times what is one number a row and head."""

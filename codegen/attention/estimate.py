@@ -264,7 +264,8 @@ def loads_of(problem: Problem, schedule: Schedule, timing: Timing) -> tuple[Work
     span = min(p.rows, schedule.span * sizes.columns)
     made = NOTHING
     if not p.stays:
-        made = timing.transfer(heads * rows * p.width * 4, (heads if result else 1) * p.width * 4, "write")
+        run = schedule.alternating * (heads if result else 1) * p.width * 4
+        made = timing.transfer(heads * rows * p.width * 4, run, "write")
     beside = [((1 if leaf.shared else heads) * rows, columns * leaf.size) for leaf in p.leaves]
     read = total([timing.transfer(count * run, run) for count, run in beside])
     brought = _transposed_rows(p, heads, span, p.depth, p.dtype, _sizes(p)[0], queries, timing).times(rows / span)

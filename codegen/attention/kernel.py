@@ -205,15 +205,20 @@ class _Loops:
         return [rows for head in heads for group in groups for rows in self._blocks(head, group, Affine(), blocks)]
 
     def _blocks(self, head: tuple[Affine, ...], group: tuple[Affine, ...], first: Affine, count: int) -> list[Rows]:
-        step = self.context.sizes.columns
-        found = []
+        p, step = self.problem, self.context.sizes.columns
+        found: list[Rows] = []
         for start, several in pieces(count, self.schedule.span):
             span = first + start * step, several * step
             if not first.terms:
-                span = span[0], min(span[1], self.problem.rows - span[0].const)
+                span = span[0], min(span[1], p.rows - span[0].const)
+            if self.schedule.alternating > 1:
+                for at in range(several):
+                    size = ceil((span[1] - at) / several)
+                    found.append(Rows(head, group, span[0] + at, size, p.columns, span, at, several))
+                continue
             for block in range(start, start + several):
                 begin = first + block * step
-                size = step if begin.terms else min(step, self.problem.rows - begin.const)
+                size = step if begin.terms else min(step, p.rows - begin.const)
                 columns = self.attention.columns(begin.const, begin.const + size - 1)
                 found.append(Rows(head, group, begin, size, columns, span, (block - start) * step))
         return found

@@ -50,6 +50,20 @@ class Rows:
     """The first of the rows whose queries are loaded at once, and how many they are."""
     within: int = 0
     """Of these, the first of this block."""
+    step: int = 1
+    """From each row to the next; blocks whose rows alternate are of the same ``span``."""
+
+    @property
+    def is_last(self) -> bool:
+        """Whether those that alternate with it have all gone before."""
+        return self.step == 1 or self.within == self.step - 1
+
+    def of(self, block: Block, dim: int, start: Affine) -> Block:
+        """The rows from ``start`` on, along ``dim`` of ``block``."""
+        rows = block.index(dim, start, self.size)
+        atoms = list(rows.dims)
+        atoms[dim] = replace(atoms[dim], stride=atoms[dim].stride * self.step)
+        return rows.of(tuple(atoms))
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +117,11 @@ def once_a_row(source: Block) -> Block:
 def over(column: Atom, size: int) -> Atom:
     """``column`` of a tile of such, for ``size`` columns."""
     return column if column.size == size else Atom(size, 0)
+
+
+def partitions_of(block: Block, first: int, count: int) -> Block:
+    """``count`` partitions of a tile from ``first`` on."""
+    return replace(block.on_partitions(count), partition=block.partition + first)
 
 
 def stagings(under: Sequence[Under | None]) -> int:
@@ -252,7 +271,7 @@ class Operands:
         """Queries [term, chunk, head, row]."""
         rows = under.rows
         tile = self._once("queries", (rows.head, rows.group, rows.span), lambda: self._spanned(under))
-        return tile.index(3, Affine(rows.within), rows.size)
+        return rows.of(tile, 3, Affine(rows.within))
 
     def _spanned(self, under: Under) -> Block:
         """Of all rows that are loaded at once."""
@@ -275,7 +294,7 @@ class Operands:
         array, rows = self.arrays.masks[value], under.rows
         shared = self.arrays.heads == 0 or not array.outer[self.arrays.heads - 1].stride
         every = 1 if shared else self.schedule.together
-        source = array.at(under.at).index(0, rows.start, rows.size)
+        source = rows.of(array.at(under.at), 0, rows.start)
         source = once_a_row(source.index(1, Affine(under.first + start), size).select([0, 1]))
 
         def load() -> Block:
@@ -287,6 +306,57 @@ class Operands:
         tile = self._once(f"{value}", (source.offset, source.dims), load)
         here = tile.index(1, Affine(head), beside) if every > 1 else tile
         return here.of((tile.dims[0], here.dims[1] if every > 1 else Atom(beside, 0), over(tile.dims[2], size)))
+
+    # ---- results ---------------------------------------------------------------------------------------------
+
+    def result_of(self, under: Under) -> Block:
+        """Where the result of a block goes, [row, head, feature]: its home on chip, or a tile."""
+        array, rows = self.arrays.result, under.rows
+        if self.problem.stays:
+            return self._of_heads(array, array.rows(under.at, rows.start, rows.size), self.schedule.together)
+        tile = self._results(rows).index(1, Affine(rows.within if rows.step > 1 else 0))
+        return tile.on_partitions(rows.size)
+
+    def store(self, under: Under, out: Block) -> None:
+        """What is in such a tile: of blocks whose rows alternate once all are there, in runs of neighbouring rows."""
+        array, rows = self.arrays.result, under.rows
+        if self.problem.stays or not rows.is_last:
+            return
+        if rows.step == 1:
+            target = array.rows(under.at, rows.start, rows.size)
+            copy(self.context.builder, self._of_heads(array, target, self.schedule.together), out, array.stream)
+            return
+        first, size = rows.span
+        target = self._of_heads(array, array.rows(under.at, first, size), self.schedule.together)
+        row, *rest = target.dims
+        order = [0, 1, 2, 3] if self._heads_beside else [0, 2, 1, 3]
+        whole, left = divmod(size, rows.step)
+        for partition, partitions, count in ((0, whole, rows.step), (whole, 1, left)):
+            if count:
+                dims = Atom(partitions, row.stride * rows.step), Atom(count, row.stride), *rest
+                there = target.moved(partition * rows.step * row.stride).of(dims)
+                source = partitions_of(self._results(rows).index(1, Affine(0), count), partition, partitions)
+                copy(self.context.builder, there.select(order), source.select(order), array.stream)
+
+    @property
+    def _heads_beside(self) -> bool:
+        """Whether a row of the result has those of all heads beside each other in HBM."""
+        array, heads = self.arrays.result, self.arrays.heads
+        return heads == 0 or array.outer[heads - 1].stride < array.row.stride
+
+    def _results(self, rows: Rows) -> Block:
+        """A tile of the results of all blocks that alternate, [row, block, head, feature], as they lie in HBM."""
+        heads, width, dtype = self.schedule.together, self.problem.width, self.arrays.result.view.dtype
+
+        def tile(*sizes: int) -> Block:
+            return self._tile("result", dtype, sizes, rows.size)
+
+        if rows.step == 1:
+            return tile(1, heads, width)
+        what = rows.head, rows.group, rows.span
+        if self._heads_beside:
+            return self._once("result", what, lambda: tile(rows.step, heads, width))
+        return self._once("result", what, lambda: tile(heads, rows.step, width)).select([0, 2, 1, 3])
 
     def _emit(
         self, op: str, stream: Stream, outs: Sequence[Block], ins: Sequence[Block], alu: Sequence[str],

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from neuronx_cc.codegen.attention.arrays import Array
 from neuronx_cc.codegen.attention.block import Work
 from neuronx_cc.codegen.attention.geometry import runs
-from neuronx_cc.codegen.attention.operands import Rows, Under, once_a_row, over
+from neuronx_cc.codegen.attention.operands import Rows, Under, once_a_row, over, partitions_of
 from neuronx_cc.codegen.attention.schedule import HEADS_UNDER_WAY, MASK_BUFFERS, QUERY_BUFFERS
 from neuronx_cc.codegen.attention.steps import Step
 from neuronx_cc.codegen.emission.builder import Affine, Block
@@ -23,11 +23,6 @@ from neuronx_cc.codegen.emission.views import Atom
 from neuronx_cc.codegen.movement.transfer import copy
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.program import Stream
-
-
-def partitions_of(block: Block, first: int, count: int) -> Block:
-    """``count`` partitions of a tile from ``first`` on."""
-    return replace(block.on_partitions(count), partition=block.partition + first)
 
 
 @dataclass(slots=True)

@@ -185,6 +185,8 @@ class Schedule:
     """Buffers of rows that are loaded to be transposed."""
     twice: bool = False
     """Whether scores are computed again with the columns on the partitions, instead of being transposed."""
+    alternating: int = 1
+    """Blocks that take turns row by row, so that a partition stores as many neighbours in one run."""
 
     @property
     def span(self) -> int:
@@ -212,6 +214,7 @@ class Schedule:
             + (", columns on the partitions" if self.upright else "")
             + (", keys transposed" if self.contracted else "")
             + (", computed twice" if self.twice else "")
+            + (f", {self.alternating} rows stored side by side" if self.alternating > 1 else "")
             + (f", {self.streamed} of them at once" if self.upright and self.streamed < p.columns else "")
             + (", the result stays on chip" if p.stays else "")
         )
@@ -229,7 +232,7 @@ def tiles_of(problem: Problem, schedule: Schedule, sizes: Sizes) -> dict[tuple[s
         ("values", schedule.staged): heads * chunks * (p.width + schedule.twice) * weight,
         ("queries", query_buffers(p, schedule)): beside * deep * spanned(p, schedule, sizes) * size,
         ("transposed", schedule.scores): beside * chunks * sizes.columns * weight,
-        ("result", schedule.scores): heads * p.width * 4,
+        ("result", schedule.scores): heads * schedule.alternating * p.width * 4,
     }
     if schedule.twice:
         raw = beside * min(columns, sizes.bank_columns) * 4 * p.banded
@@ -347,8 +350,9 @@ def candidates(problem: Problem, sizes: Sizes) -> Iterator[Schedule]:
 
 
 def by_room(problem: Problem, schedule: Schedule, sizes: Sizes) -> list[tuple[Schedule, int]]:
-    """A schedule and the bytes of each partition that it takes, and the same with fewer buffers."""
+    """A schedule and the bytes of each partition that it takes, and the same with fewer buffers and smaller tiles."""
     forms = [replace(schedule, loaded=loaded) for loaded in ROW_BUFFERS]
+    forms += [replace(forms[-1], alternating=1)] * (schedule.alternating > 1)
     return [(form, footprint(problem, form, sizes)) for form in forms]
 
 
@@ -396,7 +400,15 @@ def schedules(problem: Problem, sizes: Sizes) -> Iterator[Schedule]:
     for schedule in found:
         written = blocks if p.banded else min(blocks, schedule.bunch)
         if written * ceil(p.columns / sizes.rows) <= MOST_CHUNKS:
-            yield schedule
+            yield replace(schedule, alternating=_alternating(p, schedule, sizes))
+
+
+def _alternating(problem: Problem, schedule: Schedule, sizes: Sizes) -> int:
+    """Blocks whose rows may alternate: where no mask goes by their numbers, and neighbours are stored in one run."""
+    apart = problem.abreast[3] and schedule.together < problem.beside
+    if apart or problem.banded or problem.stays or schedule.pack or schedule.upright:
+        return 1
+    return min(schedule.span, ceil(problem.rows / sizes.columns))
 
 
 def _bunch(problem: Problem, together: int, sizes: Sizes) -> int:

@@ -81,6 +81,10 @@ class Stager:
         of heads that lie beside each other come in one run.
         """
         contracted, heads, free = source.dims
+        if heads.size > 1 and heads.stride > free.size * free.stride and free.size > self.rows:
+            for number in range(heads.size):
+                self._turn(name, out.index(2, Affine(number), 1), source.index(1, Affine(number), 1), stream)
+            return
         if heads.size > 1 and heads.stride != free.size * free.stride:
             self._turn_beside(name, out, source, stream)
             return

@@ -19,7 +19,6 @@ from neuronx_cc.codegen.attention.steps import Step, first_with_weight
 from neuronx_cc.codegen.emission.builder import Affine, Block
 from neuronx_cc.codegen.emission.tiles import pieces, tile_in
 from neuronx_cc.codegen.emission.views import Atom
-from neuronx_cc.codegen.movement.transfer import copy
 from neuronx_cc.ir.isa.program import Stream
 
 MOST = (2 - 2.0**-7) * 2.0**127
@@ -223,9 +222,7 @@ class Twice(Work):
         builder, p, rows = self.context.builder, self.problem, under.rows
         heads, begin, partitions = self.schedule.together, self._begin(under), self.context.sizes.rows
         columns = under.columns - begin
-        target = self.arrays.result.rows(under.at, rows.start, rows.size)
-        target = self._of_heads(self.arrays.result, target, heads)
-        out = target if p.stays else self._tile("result", target.dtype, [heads, p.width], rows.size)
+        out = self.result_of(under)
         for head, beside in pieces(heads, max(1, builder.sizes.bank_columns // (p.width + 1))):
             bank = tile_in(builder, self._sums, [beside, p.width + 1], "f32", rows.size, True)
             for number in range(beside):
@@ -236,5 +233,4 @@ class Twice(Work):
             self._mark(self.attention.product)
             inverse = self._inverse(bank.index(2, Affine(p.width)))
             self._divide(out.index(1, Affine(head), beside), bank.index(2, Affine(0), p.width), inverse)
-        if not p.stays:
-            copy(builder, target, out, self.arrays.result.stream)
+        self.store(under, out)
