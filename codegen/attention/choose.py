@@ -129,7 +129,7 @@ def problem_of(context: Context, attention: Attention, room: int) -> Problem:
         seen_share,
         outer // heads * dims[attention.row] > FEW and _near(context, attention),
         (sizes[0], sizes[1], sizes[2]),
-        _abreast(attention, [rows_of for rows_of, _ in lie]),
+        *_neighbouring(attention, [rows_of for rows_of, _ in lie], (depth, depth, width, width)),
         (_neighbours(queries[1]), _neighbours(keys[1]), _neighbours(values[1])),
         (pitches[0], pitches[1]),
         context.moves_values("bf16"),
@@ -198,22 +198,27 @@ def _masked(attention: Attention, step: int, seen: float) -> float:
     return cut / (rows * columns * seen) if seen else 0.0
 
 
-def _abreast(attention: Attention, operands: Sequence[View | None]) -> tuple[bool, bool, bool, bool]:
+Four = tuple[bool, bool, bool, bool]
+
+
+def _neighbouring(
+    attention: Attention, operands: Sequence[View | None], lengths: tuple[int, int, int, int]
+) -> tuple[Four, Four]:
     """Of queries, keys, values and the result: whether rows of several heads lie beside each other in memory, where
-    what they are views of is dense. ``operands``: the rows of the first three.
+    what they are views of is dense, and whether those of one do. ``operands``: the rows of the first three;
+    ``lengths``: elements of a row.
     """
     own = attention.own_dims()
-    if not own:
-        return False, False, False, False
     order, dims = stored_order(attention), hlo.shape_of(attention.result).dims
     made = marked([dims[axis] for axis in order]).transpose([order.index(axis) for axis in range(len(order))])
     views, axes = (*operands, attention.made(made)[0]), (attention.row, *[attention.column] * 2, attention.row)
     strides = [
-        (_least(view.dims[own[-1]]), _least(view.dims[axis])) if view is not None else (0, 0)
+        (_least(view.dims[own[-1]]) if own else 0, _least(view.dims[axis])) if view is not None else (0, 0)
         for view, axis in zip(views, axes, strict=True)
     ]
-    first, second, third, last = (0 < head < row for head, row in strides)
-    return first, second, third, last
+    a, b, c, d = (0 < head < row for head, row in strides)
+    e, f, g, h = (row == length for (_, row), length in zip(strides, lengths, strict=True))
+    return (a, b, c, d), (e, f, g, h)
 
 
 def _repeats(context: Context, attention: Attention, step: Step, leaf: hlo.SSAValue, axis: int) -> bool:

@@ -116,12 +116,12 @@ def staging_work(problem: Problem, heads: int, columns: int, timing: Timing) -> 
     """Of bringing the keys and values of so many columns of heads that are taken together to SBUF, for TensorE."""
     p, (_, keys, values) = problem, _sizes(problem)
     if p.runs[1] == p.depth:
-        work = _transposed_rows(p, heads, columns, p.depth, p.dtype, keys, p.abreast[1], timing)
+        work = _transposed_rows(p, heads, columns, p.depth, p.dtype, keys, 1, timing)
     else:
         run = columns if p.pitches[0] == 1 else 1
         work = timing.transfer(heads * columns * p.depth * keys, run * keys)
     if p.pitches[1] == 1 < p.width:
-        return work + _transposed_rows(p, heads, p.width, columns, p.weight_dtype, values, False, timing)
+        return work + _transposed_rows(p, heads, p.width, columns, p.weight_dtype, values, -1, timing)
     if p.banded:
         run = heads if p.abreast[2] else 1
         return work + timing.transfer(heads * columns * p.width * values, run * p.width * values)
@@ -135,12 +135,16 @@ def _sizes(problem: Problem) -> list[int]:
 
 
 def _transposed_rows(
-    problem: Problem, heads: int, count: int, length: int, dtype: str, size: int, beside: bool, timing: Timing
+    problem: Problem, heads: int, count: int, length: int, dtype: str, size: int, which: int, timing: Timing
 ) -> Work:
-    """Of ``count`` dense rows of each head that are loaded and transposed; ``beside``: of all heads in one run."""
+    """Of ``count`` rows of each head that are loaded and transposed: queries (0), keys (1), or what is dense (-1)."""
     p, sizes = problem, timing.sizes
+    beside, dense = (False, True) if which < 0 else (p.abreast[which], p.dense[which])
     several = heads * ceil(count / sizes.rows) if beside else ceil(heads * count / sizes.rows)
-    run = heads if beside else min(at_once(length, sizes), max(1, heads * count // sizes.rows))
+    if beside:
+        run = heads * (at_once(heads * length, sizes) if heads == p.beside and count > sizes.rows else 1)
+    else:
+        run = min(at_once(length, sizes), max(1, heads * count // sizes.rows)) if dense else 1
     transposed = _turned(timing, min(count, sizes.rows), min(length, sizes.columns), dtype, _moves(p, dtype))
     moved = timing.transfer(heads * count * length * size, run * length * size)
     return moved + transposed.times(several * ceil(length / sizes.columns))
@@ -259,7 +263,7 @@ def loads_of(problem: Problem, schedule: Schedule, timing: Timing) -> tuple[Work
     """Of keys and values, and of queries and result of a block of rows, of the heads that are taken together."""
     p, sizes, heads = problem, timing.sizes, schedule.together
     columns, rows = min(schedule.section, p.columns), min(p.rows, sizes.columns)
-    queries, _, _, result = p.abreast
+    result = p.abreast[3]
     staged = staging_work(p, heads, columns, timing)
     span = min(p.rows, schedule.span * sizes.columns)
     made = NOTHING
@@ -268,7 +272,7 @@ def loads_of(problem: Problem, schedule: Schedule, timing: Timing) -> tuple[Work
         made = timing.transfer(heads * rows * p.width * 4, run, "write")
     beside = [((1 if leaf.shared else heads) * rows, columns * leaf.size) for leaf in p.leaves]
     read = total([timing.transfer(count * run, run) for count, run in beside])
-    brought = _transposed_rows(p, heads, span, p.depth, p.dtype, _sizes(p)[0], queries, timing).times(rows / span)
+    brought = _transposed_rows(p, heads, span, p.depth, p.dtype, _sizes(p)[0], 0, timing).times(rows / span)
     return staged, brought + made + read
 
 

@@ -134,6 +134,8 @@ class Problem:
     """Bytes of an element of queries, keys and values in HBM."""
     abreast: tuple[bool, bool, bool, bool]
     """Whether rows of several heads lie beside each other there: of queries, keys, values and the result."""
+    dense: tuple[bool, bool, bool, bool]
+    """Whether rows of one head follow each other there, with nothing between them: of the same."""
     runs: tuple[int, int, int]
     """Elements of a query, of a key and of a value that lie in one run there."""
     pitches: tuple[int, int]
@@ -333,7 +335,8 @@ def footprint(problem: Problem, schedule: Schedule, sizes: Sizes) -> int:
         steps = (2 * p.steps + SCRATCH + 2 * (p.read > 0)) * scores * 4
         return planned + steps + bits + SMALL_TILES * sizes.alignment
     long = schedule.section if p.pitches[1] == 1 else p.width  # rows of values that are transposed
-    lengths = ((p.depth, size), (p.depth, size), (long, weight))
+    heads = [schedule.together if beside else 1 for beside in p.abreast]
+    lengths = ((heads[0] * p.depth, size), (heads[1] * p.depth, size), (heads[2] * long, weight))
     loaded = schedule.loaded * sum(at_once(length, sizes) * length * each for length, each in lengths)
     exact = p.moves_values and max(size, weight) < 4
     most = max(at_once(length, sizes) * length for length, _ in lengths)
@@ -405,8 +408,9 @@ def schedules(problem: Problem, sizes: Sizes) -> Iterator[Schedule]:
 
 def _alternating(problem: Problem, schedule: Schedule, sizes: Sizes) -> int:
     """Blocks whose rows may alternate: where no mask goes by their numbers, and neighbours are stored in one run."""
-    apart = problem.abreast[3] and schedule.together < problem.beside
-    if apart or problem.banded or problem.stays or schedule.pack or schedule.upright:
+    all_heads = problem.abreast[3] and schedule.together == problem.beside
+    near = problem.dense[3] or all_heads
+    if not near or problem.banded or problem.stays or schedule.pack or schedule.upright:
         return 1
     return min(schedule.span, ceil(problem.rows / sizes.columns))
 

@@ -86,7 +86,14 @@ class Stager:
                 self._turn(name, out.index(2, Affine(number), 1), source.index(1, Affine(number), 1), stream)
             return
         if heads.size > 1 and heads.stride != free.size * free.stride:
-            self._turn_beside(name, out, source, stream)
+            dense = free.stride == heads.size * heads.stride == heads.size * contracted.size * contracted.stride
+            several = at_once(heads.size * contracted.size, self.tiles.builder.sizes)
+            if dense and several > 1 and free.size > self.rows:
+                for start, size in pieces(free.size, several * self.rows):
+                    part = source.of((contracted, heads, replace(free, size=size))).moved(start * free.stride)
+                    self._turn_rows_beside(name, out.index(3, Affine(start), size), part, stream)
+            else:
+                self._turn_beside(name, out, source, stream)
             return
         free = replace(free, size=heads.size * free.size)
         out = out.of((*out.dims[:2], replace(out.dims[3], size=free.size)))
@@ -105,6 +112,31 @@ class Stager:
                 into = out.index(1, Affine(chunk)).index(2, Affine(start), size).on_partitions(terms)
                 self.transposer.transpose(rows.index(2, Affine(first), terms), into)
 
+    def _turn_rows_beside(self, name: str, out: Block, source: Block, stream: Stream) -> None:
+        """Rows of several heads, not many, that have no others between them: as ``_turn_rows``."""
+        contracted, heads, free = source.dims
+        whole, rest = divmod(free.size, self.rows)
+        for first, count, size in ((0, whole, self.rows), (whole * self.rows, 1, rest)):
+            if not count or not size:
+                continue
+            sizes = [count, heads.size, contracted.size]
+            rows = self.tiles.tile(out.dtype, sizes, size, f"rows of {name}", self.loaded, True)
+            dims = (Atom(size, free.stride * count), Atom(count, free.stride), heads, contracted)
+            copy(self.tiles.builder, rows, source.of(dims).moved(first * free.stride), stream)
+            for number in range(heads.size):
+                self._turned(
+                    rows.index(2, Affine(number)), out.index(2, Affine(number)).index(2, Affine(first), count * size)
+                )
+
+    def _turned(self, rows: Block, out: Block) -> None:
+        """``out[term, chunk, row]`` of [partition, neighbour, term]."""
+        size, count, length = (atom.size for atom in rows.dims)
+        for chunk, (start, terms) in enumerate(pieces(length, self.rows)):
+            into = out.index(1, Affine(chunk)).on_partitions(terms)
+            step = into.dims[1].stride
+            dims = into.dims[0], Atom(count, step), Atom(size, count * step)
+            self.transposer.transpose(rows.index(2, Affine(start), terms), into.of(dims))
+
     def _turn_rows(self, name: str, out: Block, source: Block, stream: Stream) -> None:
         """Rows that follow each other, not many of them: a partition takes neighbouring ones, which come in one run."""
         contracted, free = source.dims
@@ -115,10 +147,4 @@ class Stager:
             rows = self.tiles.tile(out.dtype, [count, contracted.size], size, f"rows of {name}", self.loaded, True)
             dims = (Atom(size, free.stride * count), Atom(count, free.stride), contracted)
             copy(self.tiles.builder, rows, source.of(dims).moved(first * free.stride), stream)
-            for chunk, (start, terms) in enumerate(pieces(contracted.size, self.rows)):
-                into = out.index(1, Affine(chunk)).index(1, Affine(first), count * size).on_partitions(terms)
-                step = into.dims[1].stride
-                self.transposer.transpose(
-                    rows.index(2, Affine(start), terms),
-                    into.of((into.dims[0], Atom(count, step), Atom(size, count * step))),
-                )
+            self._turned(rows, out.index(2, Affine(first), count * size))
