@@ -25,6 +25,7 @@ from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.hlo.editing import defining_op, ops_of, replace
 from neuronx_cc.ir.isa.rules import SQUARE
+from neuronx_cc.ir.types import WIDE_FLOATS
 from neuronx_cc.passes.analysis.contracted import contracted_by
 from neuronx_cc.passes.analysis.conversions import is_lossless
 from neuronx_cc.passes.expansions.build import Build, Value
@@ -34,7 +35,6 @@ from neuronx_cc.passes.manager import PassContext, PassOptions, only_for
 from neuronx_cc.passes.precision.decisions import of_operands
 
 STORED = frozenset(["s8", "u8", "f8e4m3", "f8e4m3fn", "f8e5m2"])
-FLOATS = frozenset(["f32", "bf16", "f16"])
 INTEGERS = frozenset(["s8", "u8", "s16", "s32"])
 LEAST_TERMS, LEAST_DECODED = 4, 1
 """Terms of a group for each row, at least, where groups are products of their own, whose sums are FP32; of codes that
@@ -51,7 +51,7 @@ MOST = 12
 def run(module: HloModule, context: PassContext) -> None:
     for computation in module.computations():
         for op in list(ops_of(computation.block)):
-            if not isinstance(op, hlo.DotOp | hlo.ConvolutionOp) or op.shape.dtype not in FLOATS:
+            if not isinstance(op, hlo.DotOp | hlo.ConvolutionOp) or op.shape.dtype not in WIDE_FLOATS:
                 continue
             for index in (1, 0):
                 moved = _moved(module, op, index, context) if contracted_by(op, index) else None
@@ -165,12 +165,12 @@ def _weight(value: Value) -> Weight | None:
                 return None  # cuts off fractions
             if source in STORED:
                 return Weight(value, tuple(reversed(views)), tuple(reversed(steps))) if steps else None
-            if source not in FLOATS | INTEGERS:
+            if source not in WIDE_FLOATS | INTEGERS:
                 return None
         elif isinstance(op, hlo.ReshapeOp | hlo.TransposeOp):
             views.append(View.of(op))
             value = op.operands[0]
-        elif isinstance(op, PASSED) and (op.shape.dtype in FLOATS or isinstance(op, hlo.AddOp | hlo.SubtractOp)):
+        elif isinstance(op, PASSED) and (op.shape.dtype in WIDE_FLOATS or isinstance(op, hlo.AddOp | hlo.SubtractOp)):
             found = _step(op, views)
             if found is None:
                 return None
@@ -311,7 +311,7 @@ class _OfDot:
         """
         b, side, shape = self.b, _sides(self.op)[1 - self.index], hlo.shape_of(operand)
         rounded = of_operands(self.op, self.options).dtype if shape.dtype == "f32" else shape.dtype
-        if rounded in FLOATS:
+        if rounded in WIDE_FLOATS:
             value = b.transpose(b.convert(operand, rounded), [*side.batch, *side.free, *side.contracted])
             first = len(side.batch) + len(side.free)
             sums = b.sum(b.convert(value, "f32"), tuple(range(first, shape.rank)))
