@@ -20,7 +20,7 @@ from neuronx_cc.codegen.emission.views import View
 from neuronx_cc.codegen.epilogues.chain import Chain
 from neuronx_cc.codegen.epilogues.contraction import Contraction
 from neuronx_cc.codegen.epilogues.work import leave
-from neuronx_cc.codegen.formation.graph import base, computes_elementwise, squeeze
+from neuronx_cc.codegen.formation.graph import base, computes_elementwise, repeats, squeeze
 from neuronx_cc.codegen.maps.elementwise import ACTIVATION, ARITHMETIC
 from neuronx_cc.codegen.view_ops import as_stored, seen_by
 from neuronx_cc.ir import hlo
@@ -117,7 +117,9 @@ class _Growth:
         return [*found, op]
 
     def _made_for(self, operand: hlo.SSAValue) -> list[hlo.HloOp] | None:
-        """The ops that make ``operand`` of arrays, for one op; None if there are none, or of what cannot be read."""
+        """The ops that make ``operand`` for one op, of one array or of what repeats smaller ones; None if there are
+        none, or of what cannot be read: to read several takes longer than to read what another kernel makes of them.
+        """
         op = operand.owner
         if not self._fits(op) or not operand.has_one_use() or op in self.inside or _is_cast_on_load(op):
             return None
@@ -132,7 +134,10 @@ class _Growth:
             if more is None and not self._readable(each):
                 return None
             made += more or []
-        return [*made, op] if len(made) < MOST else None
+        made.append(op)
+        sources = {each for other in made for each in other.sources if each.owner not in made}
+        arrays = [each for each in sources if self.context.splat(each) is None]
+        return made if len(made) <= MOST and (len(arrays) == 1 or all(map(repeats, arrays))) else None
 
     def _fits(self, op: object) -> bool:
         """Whether ``op`` is of a kind that an epilogue has, and of the contraction's shape."""
