@@ -237,11 +237,11 @@ def _rewritten(around: _OfDot | _OfConvolution, weight: Weight) -> Value:
 
 
 @dataclass(frozen=True, slots=True)
-class _OfConvolution:
-    """What comes of the other operand, and of each output channel, in FP32 and like the result."""
+class _Around:
+    """A contraction whose operand ``index`` are the weights."""
 
     b: Build
-    op: hlo.ConvolutionOp
+    op: hlo.DotOp | hlo.ConvolutionOp
     index: int
 
     def product(self, other: Value, codes: Value) -> Value:
@@ -249,6 +249,13 @@ class _OfConvolution:
         codes = self.b.convert(codes, hlo.shape_of(other).dtype)
         operands = (other, codes) if self.index else (codes, other)
         return self.b.typed(type(self.op), operands, hlo.array_type("f32", self.op.shape.dims), **self.op.properties)
+
+
+@dataclass(frozen=True, slots=True)
+class _OfConvolution(_Around):
+    """What comes of the other operand, and of each output channel, in FP32 and like the result."""
+
+    op: hlo.ConvolutionOp
 
     def channels(self, value: Value) -> Value:
         """Of an array like the kernel that varies along the outputs alone."""
@@ -277,19 +284,11 @@ class _OfConvolution:
 
 
 @dataclass(frozen=True, slots=True)
-class _OfDot:
-    """The same of a dot, whose operand ``index`` are the weights."""
+class _OfDot(_Around):
+    """The same of a dot."""
 
-    b: Build
     op: hlo.DotOp
-    index: int
     options: PassOptions
-
-    def product(self, other: Value, codes: Value) -> Value:
-        """The contraction of both, the codes in the type of the other one."""
-        codes = self.b.convert(codes, hlo.shape_of(other).dtype)
-        operands = (other, codes) if self.index else (codes, other)
-        return self.b.typed(hlo.DotOp, operands, hlo.array_type("f32", self.op.shape.dims), **self.op.properties)
 
     def channels(self, value: Value) -> Value:
         """Of an array like the weights that does not vary along the sum."""

@@ -198,12 +198,9 @@ def _masked(attention: Attention, step: int, seen: float) -> float:
     return cut / (rows * columns * seen) if seen else 0.0
 
 
-Four = tuple[bool, bool, bool, bool]
-
-
 def _neighbouring(
-    attention: Attention, operands: Sequence[View | None], lengths: tuple[int, int, int, int]
-) -> tuple[Four, Four]:
+    attention: Attention, operands: Sequence[View | None], lengths: Sequence[int]
+) -> tuple[tuple[bool, ...], tuple[bool, ...]]:
     """Of queries, keys, values and the result: whether rows of several heads lie beside each other in memory, where
     what they are views of is dense, and whether those of one do. ``operands``: the rows of the first three;
     ``lengths``: elements of a row.
@@ -216,9 +213,8 @@ def _neighbouring(
         (_least(view.dims[own[-1]]) if own else 0, _least(view.dims[axis])) if view is not None else (0, 0)
         for view, axis in zip(views, axes, strict=True)
     ]
-    a, b, c, d = (0 < head < row for head, row in strides)
-    e, f, g, h = (row == length for (_, row), length in zip(strides, lengths, strict=True))
-    return (a, b, c, d), (e, f, g, h)
+    dense = (row == length for (_, row), length in zip(strides, lengths, strict=True))
+    return tuple(0 < head < row for head, row in strides), tuple(dense)
 
 
 def _repeats(context: Context, attention: Attention, step: Step, leaf: hlo.SSAValue, axis: int) -> bool:

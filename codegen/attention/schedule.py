@@ -132,9 +132,9 @@ class Problem:
     """Whether kernels apart find queries, keys and values on chip, and leave the scores there; not of few rows."""
     stored: tuple[int, int, int]
     """Bytes of an element of queries, keys and values in HBM."""
-    abreast: tuple[bool, bool, bool, bool]
+    abreast: tuple[bool, ...]
     """Whether rows of several heads lie beside each other there: of queries, keys, values and the result."""
-    dense: tuple[bool, bool, bool, bool]
+    dense: tuple[bool, ...]
     """Whether rows of one head follow each other there, with nothing between them: of the same."""
     runs: tuple[int, int, int]
     """Elements of a query, of a key and of a value that lie in one run there."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import product
 
 from neuronx_cc.codegen.attention.schedule import at_once
 from neuronx_cc.codegen.dots.tiles import Tiles
@@ -81,25 +82,24 @@ class Stager:
         of heads that lie beside each other come in one run.
         """
         contracted, heads, free = source.dims
-        if heads.size > 1 and heads.stride > free.size * free.stride and free.size > self.rows:
+        if heads.size == 1 or heads.stride == free.size * free.stride:  # all rows are those of one
+            free = replace(free, size=heads.size * free.size)
+            heads, out = (
+                replace(heads, size=1),
+                out.of((*out.dims[:2], Atom(1, 0), replace(out.dims[3], size=free.size))),
+            )
+        elif heads.stride > free.size * free.stride and free.size > self.rows:
             for number in range(heads.size):
                 self._turn(name, out.index(2, Affine(number), 1), source.index(1, Affine(number), 1), stream)
             return
-        if heads.size > 1 and heads.stride != free.size * free.stride:
-            dense = free.stride == heads.size * heads.stride == heads.size * contracted.size * contracted.stride
-            several = at_once(heads.size * contracted.size, self.tiles.builder.sizes)
-            if dense and several > 1 and free.size > self.rows:
-                for start, size in pieces(free.size, several * self.rows):
-                    part = source.of((contracted, heads, replace(free, size=size))).moved(start * free.stride)
-                    self._turn_rows_beside(name, out.index(3, Affine(start), size), part, stream)
-            else:
-                self._turn_beside(name, out, source, stream)
+        several = at_once(heads.size * contracted.size, self.tiles.builder.sizes)
+        dense = free.stride == heads.size * heads.stride == heads.size * contracted.size * contracted.stride
+        if heads.size > 1 and not (dense and several > 1 and free.size > self.rows):
+            self._turn_beside(name, out, source, stream)
             return
-        free = replace(free, size=heads.size * free.size)
-        out = out.of((*out.dims[:2], replace(out.dims[3], size=free.size)))
-        for start, size in pieces(free.size, at_once(contracted.size, self.tiles.builder.sizes) * self.rows):
-            part = source.of((contracted, replace(free, size=size))).moved(start * free.stride)
-            self._turn_rows(name, out.index(2, Affine(start), size), part, stream)
+        for start, size in pieces(free.size, several * self.rows):
+            part = source.of((contracted, heads, replace(free, size=size))).moved(start * free.stride)
+            self._turn_rows(name, out.index(3, Affine(start), size), part, stream)
 
     def _turn_beside(self, name: str, out: Block, source: Block, stream: Stream) -> None:
         """Rows of several heads, a row of each on a partition."""
@@ -112,8 +112,10 @@ class Stager:
                 into = out.index(1, Affine(chunk)).index(2, Affine(start), size).on_partitions(terms)
                 self.transposer.transpose(rows.index(2, Affine(first), terms), into)
 
-    def _turn_rows_beside(self, name: str, out: Block, source: Block, stream: Stream) -> None:
-        """Rows of several heads, not many, that have no others between them: as ``_turn_rows``."""
+    def _turn_rows(self, name: str, out: Block, source: Block, stream: Stream) -> None:
+        """Rows that follow each other, not many of them, of one head or of several without others between: a partition
+        takes neighbouring ones, which come in one run.
+        """
         contracted, heads, free = source.dims
         whole, rest = divmod(free.size, self.rows)
         for first, count, size in ((0, whole, self.rows), (whole * self.rows, 1, rest)):
@@ -123,28 +125,10 @@ class Stager:
             rows = self.tiles.tile(out.dtype, sizes, size, f"rows of {name}", self.loaded, True)
             dims = (Atom(size, free.stride * count), Atom(count, free.stride), heads, contracted)
             copy(self.tiles.builder, rows, source.of(dims).moved(first * free.stride), stream)
-            for number in range(heads.size):
-                self._turned(
-                    rows.index(2, Affine(number)), out.index(2, Affine(number)).index(2, Affine(first), count * size)
-                )
-
-    def _turned(self, rows: Block, out: Block) -> None:
-        """``out[term, chunk, row]`` of [partition, neighbour, term]."""
-        size, count, length = (atom.size for atom in rows.dims)
-        for chunk, (start, terms) in enumerate(pieces(length, self.rows)):
-            into = out.index(1, Affine(chunk)).on_partitions(terms)
-            step = into.dims[1].stride
-            dims = into.dims[0], Atom(count, step), Atom(size, count * step)
-            self.transposer.transpose(rows.index(2, Affine(start), terms), into.of(dims))
-
-    def _turn_rows(self, name: str, out: Block, source: Block, stream: Stream) -> None:
-        """Rows that follow each other, not many of them: a partition takes neighbouring ones, which come in one run."""
-        contracted, free = source.dims
-        whole, rest = divmod(free.size, self.rows)
-        for first, count, size in ((0, whole, self.rows), (whole * self.rows, 1, rest)):
-            if not count or not size:
-                continue
-            rows = self.tiles.tile(out.dtype, [count, contracted.size], size, f"rows of {name}", self.loaded, True)
-            dims = (Atom(size, free.stride * count), Atom(count, free.stride), contracted)
-            copy(self.tiles.builder, rows, source.of(dims).moved(first * free.stride), stream)
-            self._turned(rows, out.index(2, Affine(first), count * size))
+            for head, (chunk, (start, terms)) in product(
+                range(heads.size), enumerate(pieces(contracted.size, self.rows))
+            ):
+                into = out.index(1, Affine(chunk)).index(1, Affine(head)).index(1, Affine(first), count * size)
+                into, step = into.on_partitions(terms), into.dims[1].stride
+                lies = into.of((into.dims[0], Atom(count, step), Atom(size, count * step)))
+                self.transposer.transpose(rows.index(2, Affine(head)).index(2, Affine(start), terms), lies)

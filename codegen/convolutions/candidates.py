@@ -60,7 +60,9 @@ def _under(problem: Problem, timing: Timing) -> Iterator[Schedule]:
             for frame in _kernels(problem, _frame(problem, copies, comes, sizes), sizes):
                 for blocks in _blocks(problem, frame, sizes):
                     # whole rows of results, and of what is read with them, take more room than their tiles
-                    yield from (each for each in _results(problem, blocks, timing) if _fits(problem, each, sizes))
+                    for each in _results(problem, blocks, timing):
+                        if each is blocks or _fits(problem, each, sizes):
+                            yield each
 
 
 def _folds(problem: Problem, sizes: Sizes) -> Iterator[Fold | None]:

@@ -3,15 +3,12 @@ near them leave the same bytes on chip and in HBM as NumPy does, which makes eac
 
 import numpy as np
 import pytest
+from core_runs import LEVELS, memory_after
 
 from neuronx_cc.ir.isa.program import End, Instr, Loop, Program, Ref, Space, Stream, Variable
-from neuronx_cc.runtime.memory import Memory
 from neuronx_cc.runtime.native import library
-from neuronx_cc.runtime.native.executor import NativeExecutor
-from neuronx_cc.runtime.values import Executor
 
 V, G, T, L, S = Stream.VECTOR, Stream.GPSIMD, Stream.TENSOR, Stream.DMA_LOAD, Stream.DMA_STORE
-LEVELS = [name for name in ("base", "avx2", "avx512") if library.level(name)]
 HBM_BYTES = 1 << 21
 COLUMNS = 3072
 """Bytes of a partition that the programs use: few, so that everything meets everything."""
@@ -132,14 +129,7 @@ class Draw:
 
 def after(program: Program, data: np.ndarray, level: str | None) -> list[bytes]:
     """All memories after a run."""
-    memory = Memory(HBM_BYTES)
-    memory.poison([])
-    for space in (Space.SBUF, Space.PSUM):
-        memory.bytes[space].view(np.float32)[:] = 0.5
-    memory.array(0, HBM_BYTES, "f32", data.shape)[...] = data
-    executor = Executor(program, memory) if level is None else NativeExecutor(program, memory, level)
-    executor.run()
-    executor.end()
+    memory = memory_after(program, data, level)
     return [memory.bytes[space].tobytes() for space in Space]
 
 

@@ -4,15 +4,12 @@ else reads or writes what they touch leave the bytes that NumPy leaves."""
 
 import numpy as np
 import pytest
+from core_runs import LEVELS, memory_after
 
 from neuronx_cc.ir.isa.program import End, Instr, Loop, Program, Ref, Space, Stream, Variable
-from neuronx_cc.runtime.memory import Memory
 from neuronx_cc.runtime.native import library
-from neuronx_cc.runtime.native.executor import NativeExecutor
-from neuronx_cc.runtime.values import Executor
 
 V, T, L, S, A = Stream.VECTOR, Stream.TENSOR, Stream.DMA_LOAD, Stream.DMA_STORE, Stream.SCALAR
-LEVELS = [name for name in ("base", "avx2", "avx512") if library.level(name)]
 HBM_BYTES = 1 << 20
 ROW = 4096
 """Bytes of a partition of a place. Tiles begin at multiples of it, results of comparisons at those of half of it."""
@@ -127,16 +124,9 @@ class Draw:
         return Program(self.records, variables=[variable], hbm_bytes=HBM_BYTES)
 
 
-def after(program: Program, data: np.ndarray, level: str | None, observed: bool = True) -> tuple[np.ndarray, ...]:
+def after(program: Program, data: np.ndarray, level: str | None) -> tuple[np.ndarray, ...]:
     """The bits of SBUF and PSUM after a run by NumPy or the kernels of a level; NaNs are all alike."""
-    memory = Memory(HBM_BYTES)
-    memory.poison([])
-    memory.array(0, HBM_BYTES, "f32", data.shape)[...] = data
-    executor = Executor(program, memory) if level is None else NativeExecutor(program, memory, level, observed=observed)
-    with np.errstate(all="ignore"):
-        executor.run()
-    executor.end()
-    found = []
+    memory, found = memory_after(program, data, level), []
     for space, columns in ((Space.SBUF, 16 * ROW // 4), (Space.PSUM, 1024)):
         strides = (memory.pitch[space], 4)
         bits = np.ndarray((128, columns), np.uint32, memory.bytes[space], 0, strides).copy()

@@ -3,14 +3,12 @@ programs of chains, loops and whatever else meets such tiles leave the same byte
 
 import numpy as np
 import pytest
+from core_runs import LEVELS, memory_after
 
 from neuronx_cc.ir.isa.program import End, Instr, Loop, Program, Ref, Space, Stream, Variable
-from neuronx_cc.runtime.memory import Memory
 from neuronx_cc.runtime.native import library
-from neuronx_cc.runtime.native.executor import NativeExecutor
 
 V, G, T, L, S, A = Stream.VECTOR, Stream.GPSIMD, Stream.TENSOR, Stream.DMA_LOAD, Stream.DMA_STORE, Stream.SCALAR
-LEVELS = [name for name in ("base", "avx2", "avx512") if library.level(name)]
 HBM_BYTES = 1 << 22
 TILE = 1024
 """Bytes of a partition of the tiles, most of which begin at multiples of it."""
@@ -154,16 +152,7 @@ class Draw:
 
 def after(program: Program, data: np.ndarray, level: str, observed: bool) -> bytes:
     """What is in HBM after a run."""
-    memory = Memory(HBM_BYTES)
-    memory.poison([])
-    for space in (Space.SBUF, Space.PSUM):
-        memory.bytes[space].view(np.float32)[:] = 0.5
-    memory.array(0, HBM_BYTES, "f32", data.shape)[...] = data
-    executor = NativeExecutor(program, memory, level, observed=observed)
-    with np.errstate(all="ignore"):
-        executor.run()
-    executor.end()
-    return memory.bytes[Space.HBM].tobytes()
+    return memory_after(program, data, level, observed).bytes[Space.HBM].tobytes()
 
 
 @pytest.mark.parametrize("seed", range(100))
