@@ -48,3 +48,6 @@ bool execute_single(Context& context, Item& item);
 i64 transpose_together(Context& context, Code& code, i64 at);
 i64 interleave_together(Context& context, Code& code, i64 at);
 i64 strip(Context& context, Code& code, i64 at);
+
+// Puts off all iterations of the loop at `at`, of one comparison; false when they are to be carried out one by one.
+bool put_off_loop(Context& context, Code& code, i64 at);

@@ -118,7 +118,7 @@ i64 interpret(Context& context, i64 most_nanoseconds) {
         }
         if (item.single && execute_single(context, item)) continue;
         if (item.kind == LOOP) {
-            if (item.params[0] <= 0) {
+            if (item.params[0] <= 0 || put_off_loop(context, code, at)) {
                 at = item.jump;
                 continue;
             }
@@ -220,9 +220,8 @@ EXPORTED i64 core_start(Context* context, i64 run, char* const* addresses, const
                         i64 slots) {
     Weights& weights = context->weights;
     context->loans.count = 0;
-    context->one_hots.count = 0;
-    context->one_hots.known = false;
-    weights.pending = weights.listed = false;
+    context->one_hots.forget();
+    weights.pending = weights.listed = weights.signs = false;
     weights.depth = weights.rows = 128;
     weights.packed = 0;
     weights.ones = OTHERS;

@@ -111,7 +111,7 @@ struct Item {
     bool borrows = false;   // something is read elsewhere
     bool lendable = false;  // a copy that may be put off
     bool repeats = true;    // MULTIPLY: equal rows of a result may be put off
-    i64 lent = 0, made = 0; // bytes that were put off, and those of them that had to be copied after all
+    i64 lent = 0, made = 0; // bytes, or comparisons, that were put off, and those of them that had to be made after all
     uint32_t cached = 0;    // a bit for each operand that a strip has in the nearest cache
     i64 last_use = -1;      // the last item that touches its short-lived result
     bool one_hot = false;   // a comparison that may be put off (one_hot.h)
@@ -169,7 +169,9 @@ struct Weights {
     const Item* item;
     i64 depth, rows;
     bool blank;             // dense holds nothing but NaN, as at the start of a run
-    bool listed;            // dense does not hold the tile, which is zeros but for the ones that are known
+    bool listed;            // dense does not hold the tile, which is zeros but for the ones that are known,
+    bool signs;             // or ones up to the row where they change to -1, of each lane
+    uint8_t changes[128];
     int packed;             // 0: not packed; 1: packed; 2: packed and rounded to tf32
     int ones;               // NOT_KNOWN; OTHERS: not only a few ones among zeros; else how many ones, at these places
     uint8_t lane[256], row[256];

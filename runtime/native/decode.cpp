@@ -178,7 +178,8 @@ bool join_item(Item& item) {
 bool is_whole(const Item& item) {
     if (item.kind == MULTIPLY) return !item.params[0] && item.columns.empty();
     const bool all = item.kind == MAP || item.kind == COPY || item.kind == BITS || item.kind == INTEGER || item.kind == ACCUMULATE;
-    if (!all || !item.lanes.count) return false;
+    const bool column = item.nest.ndims == 1 && item.nest.inner == item.operands[0].lanes && item.operands[0].lane_dim == 0;
+    if (!all || !(item.lanes.count || column)) return false;
     const Operand& result = item.operands[0];
     const Nest free = join({&result}, 1, result.ndims);
     return free.ndims == 1 && (free.inner == 1 || free.stride[0][0] == size_of(int(result.type)));

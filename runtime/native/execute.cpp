@@ -96,8 +96,9 @@ bool multiply(Context& context, Item& item, char* const* start, const Place* pla
     const Operand &out = item.operands[0], &moving = item.operands[1];
     if (weights.depth != moving.lanes || weights.rows != out.lanes) return false;
     const i64 columns = item.inside.rows * item.inside.inner;
+    if (places && (context.one_hots.count || context.one_hots.counting) && multiply_one_hots(context, item, start, places)) return true;
     if (weights.listed) {
-        if (columns > 1 && !item.params[1] && context.kernels->add_up(item, weights, start[0], start[1], own_workspace())) return true;
+        if (!weights.signs && columns > 1 && !item.params[1] && context.kernels->add_up(item, weights, start[0], start[1], own_workspace())) return true;
         settle_weights(context);
     }
     if (multiply_equal_rows(context, item, start, places)) return true;
@@ -334,7 +335,7 @@ bool carry_out(Context& context, Item& item, char* const* start, const Place* pl
 }  // namespace
 
 void reset_weights(Weights& weights, i64 depth, i64 rows) {
-    weights.pending = weights.listed = false;
+    weights.pending = weights.listed = weights.signs = false;
     weights.depth = depth;
     weights.rows = rows;
     weights.packed = 0;
@@ -344,10 +345,7 @@ void reset_weights(Weights& weights, i64 depth, i64 rows) {
 void settle_weights(Context& context) {
     Weights& weights = context.weights;
     if (weights.pending) context.kernels->settle(weights);
-    if (!weights.listed) return;
-    std::memset(weights.dense, 0, sizeof(float) * size_t(weights.depth * weights.rows));
-    for (int one = 0; one < weights.ones; ++one) weights.dense[weights.lane[one] * weights.rows + weights.row[one]] = 1.f;
-    weights.listed = weights.blank = false;
+    if (weights.listed) settle_listed(weights);
 }
 
 void settle(Context& context) {
@@ -361,7 +359,7 @@ bool execute(Context& context, Item& item) {
     Place places[MAX_OPERANDS];
     bool found = false;
     const bool known = (item.kind != FALLBACK || item.operands.size()) && locate(context, item, start);
-    const bool waits = context.loans.count || context.weights.pending || context.one_hots.count;
+    const bool waits = context.loans.count || context.weights.pending || context.one_hots.waits();
     const bool meets = waits || item.lendable || item.borrows || item.one_hot;
     if (item.kind != LOAD && item.kind != MULTIPLY) ++context.weights.steps;
     if (known && (meets || item.kind == LOAD)) found = true, find_places(context, item, start, places);
@@ -373,7 +371,7 @@ bool execute(Context& context, Item& item) {
 }
 
 bool execute_single(Context& context, Item& item) {
-    if (context.loans.count || context.weights.pending || context.one_hots.count || context.one_hots.known) return false;
+    if (context.loans.count || context.weights.pending || context.one_hots.waits()) return false;
     ++context.weights.steps;
     if (item.located != context.run) {
         if (!locate(context, item, item.at)) return false;
@@ -383,6 +381,29 @@ bool execute_single(Context& context, Item& item) {
     else if (item.kind == COPY) std::memmove(item.at[0], item.at[1], size_t(size_of(int(item.operands[0].type))));
     else context.kernels->words_of_one(item, item.at);
     return true;
+}
+
+bool put_off_loop(Context& context, Code& code, i64 at) {
+    const Item& loop = code.items[size_t(at)];
+    Item& item = code.items[size_t(at + 1)];
+    const i64 count = loop.params[0];
+    if (!item.one_hot || loop.jump != at + 2 || loop.params.size() > 3 || count < 2) return false;
+    char *start[MAX_OPERANDS], *last[MAX_OPERANDS];
+    Place places[MAX_OPERANDS];
+    i64& counter = context.registers[loop.params[1]];
+    counter = 0;
+    if (!locate(context, item, start)) return false;
+    counter = count - 1;
+    if (!locate(context, item, last)) return false;
+    find_places(context, item, start, places);
+    for (size_t o = 0; o < item.operands.size(); ++o) {
+        const i64 all = (count - 1) * member_step(item, o);
+        if (last[o] - start[o] != all) return false;
+        places[o].to += all;
+        if (o && places[o].meets(places[0])) return false;
+    }
+    ++context.weights.steps;
+    return borrow(context, item, start, places, true, count) == PUT_OFF;
 }
 
 i64 strip(Context& context, Code& code, i64 at) {

@@ -103,7 +103,12 @@ inline bool plain_extreme(const float* x, i64 n, float& found) {
     if (any || found != 0.f) return !any;
     const uint32_t wanted = GREATEST ? 0 : 0x80000000;  // the one of the zeros that wins
     bool there = false;
-    for (i64 k = 0; k < n; ++k) there |= bits_of(x[k]) == wanted;
+    for (i64 k = 0; k < n && !there; k += together) {
+        uint32_t found_there = 0;
+        const int count = int(n - k < together ? n - k : together);
+        for (int j = 0; j < count; ++j) found_there |= uint32_t(bits_of(x[k + j]) == wanted);
+        there = found_there;
+    }
     found = float_of(there ? wanted : wanted ^ 0x80000000);
     return true;
 }

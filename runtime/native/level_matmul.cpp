@@ -453,12 +453,15 @@ bool add_up(const Item& item, Weights& weights, char* out, const char* moving, W
     weights.finite = finite;
     const bool is_clean = clean.is(known_clean);
     const bool add = item.params[0] != 0;
-    int left[MAX_LANES] = {};  // ones of each row that are still to come
+    uint8_t left[MAX_LANES] = {};  // ones of each row that are still to come
     bool begun[MAX_LANES] = {};
-    for (int one = 0; one < weights.ones; ++one) ++left[weights.row[one]];
-    for (i64 m = 0; m < weights.rows; ++m) {
+    for (int one = 0; one < weights.ones; ++one) {
+        expect(out + weights.row[one] * pitch, n * 4);
+        ++left[weights.row[one]];
+    }
+    for (i64 m = add && is_clean ? weights.rows : 0; m < weights.rows; ++m) {
         float* to = reinterpret_cast<float*>(out + m * pitch);
-        if (left[m] || (add && is_clean)) continue;
+        if (left[m]) continue;
         if (add) add_zero(to, n);
         else std::memset(to, 0, size_t(n) * sizeof(float));
     }

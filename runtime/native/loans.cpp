@@ -196,10 +196,10 @@ bool can_be_lent(const Item& item) {
     return run >= LEAST_RUN && run * nest.rows >= LEAST_BYTES;
 }
 
-Borrowed borrow(Context& context, Item& item, char** start, Place* places, bool may_copy) {
+Borrowed borrow(Context& context, Item& item, char** start, Place* places, bool may_copy, i64 members) {
     Loans& loans = context.loans;
     if (item.borrows) give_back(item);
-    const bool one_hots = context.one_hots.count || context.one_hots.known;
+    const bool one_hots = context.one_hots.waits();
     if (item.one_hot && !may_copy) return BLOCKED;
     if (one_hots && !make_one_hots(context, item, places, may_copy)) return BLOCKED;
     if (loans.count > MOST_LOANS && !may_copy) return BLOCKED;
@@ -233,7 +233,8 @@ Borrowed borrow(Context& context, Item& item, char** start, Place* places, bool 
     for (size_t o = 0; o < operands; ++o)
         for (int k = loans.count - 1; k >= 0 && item.operands[o].base >= 0 && is_written(item, o); --k)
             if (asked[o].meets(loans.all[k].target)) cut(context, k, asked[o].from, asked[o].to, false);
-    if (item.one_hot && item.nest.ndims == 2 && put_off_one_hot(context, item, start, places)) return PUT_OFF;
+    const bool one_hot = item.one_hot && item.nest.ndims == item.home.ndims;
+    if (one_hot && put_off_one_hot(context, item, start, places, members)) return PUT_OFF;
     if (!item.lendable) return READY;
     const Nest& nest = item.home;
     const i64 run = nest.inner * size_of(int(item.operands[0].type)), parts = nest.ndims == 3 ? nest.count[1] : 1;

@@ -41,8 +41,9 @@ void find_places(const Context& context, const Item& item, char* const* start, P
 enum Borrowed { READY, PUT_OFF, BLOCKED };
 
 // To be called ahead of every item: sources that are lent are read where they come from, and what is about to be written,
-// or cannot be read so, is copied first, if it `may_copy`.
-Borrowed borrow(Context& context, Item& item, char** start, Place* places, bool may_copy);
+// or cannot be read so, is copied first, if it `may_copy`. The places may be
+// those of so many comparisons (one_hot.h), which are then put off, or are to be carried out one by one.
+Borrowed borrow(Context& context, Item& item, char** start, Place* places, bool may_copy, i64 members = 1);
 
 // Puts off that a product writes the same row into all partitions of its result: where that row is to be put meanwhile, as
 // the source of a loan.

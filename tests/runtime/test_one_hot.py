@@ -1,6 +1,6 @@
-"""Comparisons of consecutive numbers with a value a partition are put off (``one_hot.h``), and so are equal rows of
-products (``loans.h``): drawn programs of such comparisons, products of parts of them and of equal columns, and whatever
-else reads or writes what they touch leave the bytes that NumPy leaves."""
+"""Comparisons of consecutive numbers with a value a partition, and of a list of numbers with one value after the other, are
+put off (``one_hot.h``), and so are equal rows of products (``loans.h``): drawn programs of such comparisons, products of
+parts of them and of equal columns, and whatever else reads or writes what they touch leave the bytes that NumPy leaves."""
 
 import numpy as np
 import pytest
@@ -15,6 +15,9 @@ ROW = 4096
 """Bytes of a partition of a place. Tiles begin at multiples of it, results of comparisons at those of half of it."""
 NUMBERS, VALUES, MOVING, TILES = 0, 2, 4, 6
 """First places: two rows of numbers, two tiles of values, two tiles that move, and what is compared."""
+LISTS, FACTORS, STEPS, FAMILIES, PLACES = 12, 14, 15, 16, 24
+"""The same: two lists, their factors, values that follow each other, and two sets of comparisons with all of these."""
+MEMBERS = 40
 
 pytestmark = pytest.mark.skipif(library.load() is None, reason="the native core was not built")
 
@@ -25,6 +28,9 @@ class Draw:
         self.records: list[Instr | Loop | End] = []
         self.inside = False
         self.count = int(self.rng.choice([32, 70, 128, 200]))
+        self.entries = int(self.rng.choice([1, 2, 8, 50]))
+        self.first = float(self.rng.choice([0, 0, 0, -3, 7]))
+        self.made: dict[int, tuple[int, str, int, tuple[int, int]]] = {}
         self.data = np.zeros(HBM_BYTES // 4, np.float32)
 
     def below(self, high: int) -> int:
@@ -62,8 +68,93 @@ class Draw:
             tile[self.below(128), self.below(64)] = self.rng.choice([np.nan, np.inf, -0.0])
         self.load(MOVING + self.below(2), tile)
 
+    def lists(self) -> None:
+        """Two lists, as FP32 or integers, and their factors."""
+        shape = (128, self.entries)
+        found = self.rng.integers(-3, MEMBERS + 5, (2, *shape)).astype(np.float32)
+        for k in range(2):
+            odd = self.rng.choice([0.5, np.nan, 1e9, -1e9], shape) if self.below(5) == 0 else found[k]
+            self.load(LISTS + k, np.where(self.rng.random(shape) < 0.1, odd, found[k]) if k else found[k].astype(np.int32).view(np.float32))
+        factors = self.rng.standard_normal(shape).astype(np.float32)
+        if self.below(3) == 0:
+            factors[self.below(128), 0] = self.rng.choice([np.inf, np.nan, -0.0])
+        self.load(FACTORS, factors)
+
+    def steps(self) -> None:
+        """Values one after the other, up in the first half of the place and down in the other."""
+        rows = np.zeros((128, 200), np.float32)
+        rows[:, :MEMBERS] = self.first + np.arange(MEMBERS)
+        rows[:, 100 : 100 + MEMBERS] = 0.5 - self.first - np.arange(MEMBERS)
+        if self.below(5) == 0:
+            rows[self.below(128), self.below(MEMBERS) + 100 * self.below(2)] += 1
+        self.load(STEPS, rows)
+
+    def family(self) -> None:
+        """A loop of comparisons of a list with values, or of consecutive numbers with the list's, and a few products."""
+        n, side = self.entries, self.below(2)
+        slot, kind = FAMILIES + 4 * side, (0, 0, 1, 3, 2, 1, 1, 2)[4 * side + self.below(4)]
+        dtype = "f32" if kind == 2 or self.below(2) else "bf16"
+        size = 2 if dtype == "bf16" else 4
+        lanes = (0, 128) if self.below(6) else (32, 64)
+        which = self.below(2)
+
+        def at(place: int, step: int, count: int, kind: str = "f32", offset: int = 0) -> Ref:
+            width = 2 if kind == "bf16" else 4
+            dims = ((lanes[1], 0), (count, width))
+            return Ref(Space.SBUF, kind, ROW * place + offset, dims, lanes[0], ((3, step),) if step else ())
+
+        numbers = at(LISTS + which, 0, n, ("s32", "f32")[which])
+        members = MEMBERS - self.below(3)
+        if kind == 3:  # numbers of a list, each in a row of its own
+            members, row = n, self.count
+            ins = (at(NUMBERS, 0, row), at(LISTS + which, 4, 1, ("s32", "f32")[which]))
+            made = Instr("tensor_scalar", V, (at(slot, size * row, row, dtype),), ins, ("is_equal",), (), frozenset(["ap0"]))
+        else:
+            out, value = at(slot, size * n, n, dtype), at(STEPS, 4, 1, offset=400 if kind == 0 else 0)
+            if kind == 0:
+                made = Instr("activation", A, (out,), (numbers, value), ("sign",), (1.0,), frozenset(["bias"]))
+            elif kind == 1:
+                made = Instr("tensor_scalar", V, (out,), (numbers, value), ("is_equal",), (), frozenset(["ap0"]))
+            else:
+                ins = (numbers, at(FACTORS, 0, n), value)
+                made = Instr("scalar_tensor_tensor", V, (out,), ins, ("is_equal", "multiply"), (), frozenset(["ap0"]))
+        self.records += [Loop(members, 3, (), frozenset([L, S, V, T, A])), made, End()]
+        self.made[slot] = (kind, dtype, members, lanes)
+
+    def products(self) -> None:
+        """Of comparisons with each other, or with a tile in memory."""
+        n = self.entries
+
+        def window(slot: int) -> tuple[Ref, int] | None:
+            if slot not in self.made:
+                return None
+            kind, dtype, members, lanes = self.made[slot]
+            size = 2 if dtype == "bf16" else 4
+            if kind == 3:
+                first = self.below(self.count - 20)
+                count, step, offset = 1 + self.below(min(64, self.count - first)), size, size * (first + self.count * self.below(n))
+            else:
+                first = self.below(members)
+                count, step, offset = 1 + self.below(members - first), size * n, size * (self.below(n) + n * first)
+            return Ref(Space.SBUF, dtype, ROW * slot + offset, ((lanes[1], 0), (count, step)), lanes[0]), lanes[1]
+
+        place = 1024 + 256 * self.below(2) if self.below(3) else 256 * self.below(3)
+        for _ in range(1 + self.below(4)):
+            side = 4 * (self.below(5) == 0)
+            tile, other = window(FAMILIES + side), window(FAMILIES + 4 - side)
+            if tile is None or other is None or tile[1] != other[1]:
+                return
+            moving = other[0] if self.below(8) else self.sbuf("f32", ROW * MOVING, 64, (other[0].partition, other[1]))
+            out = Ref(Space.PSUM, "f32", place, ((tile[0].counts[1], 0), (moving.counts[1], 4)))
+            flags = frozenset(["accumulate"] if self.below(8) else [])
+            self.records += [Instr("load_stationary", T, (), (tile[0],))]
+            self.records += [Instr("multiply_moving", T, (out,), (moving,), (), (), flags)] * (1 + self.below(3))
+
     def one(self) -> None:
-        emit, kind = self.records.append, self.below(14)
+        emit, kind = self.records.append, self.below(28)
+        if kind >= 14:
+            (self.lists, self.steps, self.family, self.family, self.family, *[self.products] * 9)[kind - 14]()
+            return
         lanes = (0, 128) if self.below(6) else ((32, 64), (64, 40))[self.below(2)]
         dtype = ("f32", "bf16")[self.below(8) == 0]
         at, step = ROW * TILES + ROW // 2 * self.below(6), ROW // 2 * self.below(3)
@@ -89,7 +180,7 @@ class Draw:
                 flags = frozenset(["accumulate"] if self.below(4) else [])
                 emit(Instr("multiply_moving", T, (out,), (source,), (), (), flags))
         elif kind == 10:  # something else reads or writes there
-            first = ROW * TILES + 4 * self.below(9)
+            first = ROW * (TILES, TILES, FAMILIES, FAMILIES + 4)[self.below(4)] + 4 * self.below(9)
             source, out = (self.sbuf("f32", first + ROW // 2 * self.below(6), 40) for _ in range(2))
             emit(Instr("tensor_scalar", V, (out,), (source,), ("max",), (float(self.below(2)),)))
         elif kind == 11:
@@ -104,10 +195,10 @@ class Draw:
             emit(Instr("memset", V, (self.sbuf("f32", at, self.count, lanes, step),), (), (), (float(self.below(3)),)))
 
     def program(self) -> Program:
-        whole = Ref(Space.SBUF, "f32", 0, ((128, 0), (16 * ROW // 4, 4)))
+        whole = Ref(Space.SBUF, "f32", 0, ((128, 0), (PLACES * ROW // 4, 4)))
         sums = Ref(Space.PSUM, "f32", 0, ((128, 0), (4096 // 4, 4)))
         self.records += [Instr("memset", V, (each,), (), (), (0.0,)) for each in (whole, sums)]
-        for start in (self.numbers, self.numbers, self.values, self.values, self.moving, self.moving):
+        for start in (self.numbers, self.numbers, self.values, self.values, self.moving, self.moving, self.lists, self.steps):
             start()
         while len(self.records) < 80:
             if self.inside and self.below(10) == 0:
@@ -127,14 +218,14 @@ class Draw:
 def after(program: Program, data: np.ndarray, level: str | None) -> tuple[np.ndarray, ...]:
     """The bits of SBUF and PSUM after a run by NumPy or the kernels of a level; NaNs are all alike."""
     memory, found = memory_after(program, data, level), []
-    for space, columns in ((Space.SBUF, 16 * ROW // 4), (Space.PSUM, 1024)):
+    for space, columns in ((Space.SBUF, PLACES * ROW // 4), (Space.PSUM, 1024)):
         strides = (memory.pitch[space], 4)
         bits = np.ndarray((128, columns), np.uint32, memory.bytes[space], 0, strides).copy()
         found.append(np.where((bits & 0x7FFFFFFF) > 0x7F800000, np.uint32(0x7FC00000), bits))
     return tuple(found)
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(100))
 def test_comparisons_that_are_put_off_leave_what_numpy_leaves(seed: int) -> None:
     draw = Draw(seed)
     program = draw.program()
