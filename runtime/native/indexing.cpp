@@ -85,7 +85,7 @@ void scatter_numbers(const Item& item, char* const* start) {
     }
 }
 
-float one_nan_sum(float x, float y) { return one_nan(x + y); }
+inline float one_nan_sum(float x, float y) { return one_nan(x + y); }
 
 // Each result is rounded to the row's type.
 template <class F>
@@ -104,7 +104,7 @@ void scatter_rounded(const Item& item, char* const* start, F f) {
 
 void scatter_floats(const Item& item, char* const* start) {
     switch (item.operations[0].step) {
-        case ADD: return scatter_rounded(item, start, one_nan_sum);
+        case ADD: return scatter_rounded(item, start, [](float x, float y) { return one_nan_sum(x, y); });
         case MULTIPLY_: return scatter_rounded(item, start, [](float x, float y) { return one_nan(x * y); });
         case MAX: return scatter_rounded(item, start, [](float x, float y) { return one_nan(maximum(x, y)); });
         default: return scatter_rounded(item, start, [](float x, float y) { return one_nan(minimum(x, y)); });

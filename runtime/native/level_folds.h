@@ -76,27 +76,33 @@ inline void pairwise_rows(const char* from, i64 pitch, i64 count, i64 n, float* 
 // which one it is.
 template <bool GREATEST>
 inline bool plain_extreme(const float* x, i64 n, float& found) {
-    const i64 together = 64;
+    const i64 together = 64, side = 16;
     const auto better = [](auto a, auto b) { return GREATEST ? (b > a ? b : a) : (b < a ? b : a); };
-    if (n < together) return false;
-    Sixteen best[4], sum[4];  // a sum is NaN if an element is
-    for (int k = 0; k < 4; ++k) best[k] = sum[k] = vector_at<Sixteen>(x + 16 * k);
-    i64 i = together;
-    for (; i + together <= n; i += together)
-        _Pragma("GCC unroll 4") for (int k = 0; k < 4; ++k) {
-            const Sixteen next = vector_at<Sixteen>(x + i + 16 * k);
-            sum[k] += next;
-            best[k] = better(best[k], next);
-        }
-    float all[64];
-    std::memcpy(all, best, sizeof all);
-    bool any = false;
-    for (int k = 0; k < 64; ++k) any |= sum[k / 16][k % 16] != sum[k / 16][k % 16];
-    for (; i < n; ++i) {
-        any |= x[i] != x[i];
-        all[i % together] = better(all[i % together], x[i]);
+    if (n < side) return false;
+    Sixteen best = vector_at<Sixteen>(x), sum = best;  // a sum is NaN if an element is
+    i64 i = side;
+    if (n >= together) {
+        Sixteen chain[4], sums[4];
+        for (int k = 0; k < 4; ++k) chain[k] = sums[k] = vector_at<Sixteen>(x + side * k);
+        for (i = together; i + together <= n; i += together)
+            _Pragma("GCC unroll 4") for (int k = 0; k < 4; ++k) {
+                const Sixteen next = vector_at<Sixteen>(x + i + side * k);
+                sums[k] += next;
+                chain[k] = better(chain[k], next);
+            }
+        best = better(better(chain[0], chain[1]), better(chain[2], chain[3]));
+        sum = (sums[0] + sums[1]) + (sums[2] + sums[3]);
     }
-    for (int width = 32; width; width /= 2)
+    for (; i < n; i += side) {  // the last ones once more, if need be
+        const Sixteen next = vector_at<Sixteen>(x + (i + side <= n ? i : n - side));
+        sum += next;
+        best = better(best, next);
+    }
+    float all[16], sums[16];
+    std::memcpy(all, &best, sizeof all), std::memcpy(sums, &sum, sizeof sums);
+    int any = 0;
+    for (int k = 0; k < side; ++k) any |= sums[k] != sums[k];
+    for (int width = 8; width; width /= 2)
         for (int k = 0; k < width; ++k)
             all[k] = better(all[k], all[k + width]);
     found = all[0];

@@ -44,12 +44,20 @@ void chain(const Item& item, int source, const Stretches& s, const Lines& to, Wo
     const Lines own = buffered(w.a, s);
     Lines value = fetch(item, source, s, w.a, w.c);
     if (item.operations.empty()) return spread(to, value, s);
-    for (const Operation& operation : item.operations) {
-        const bool last = &operation == &item.operations.back();
+    const auto second = [&](const Operation& operation, float* buffer) -> Lines {
+        if (operation.operand < 0) return {nullptr, const_cast<float*>(&operation.value), 0, true};
+        return fetch(item, operation.operand, s, buffer, buffer);
+    };
+    for (size_t k = 0; k < item.operations.size(); ++k) {
+        const Operation& operation = item.operations[k];
+        const bool pair = k + 1 < item.operations.size() && !value.one && is_sum(operation) && is_sum(item.operations[k + 1]);
+        k += pair;
+        const bool last = k + 1 == item.operations.size();
         const Lines& target = last ? to : own;
-        if (operation.step < FIRST_UNARY) {
-            Lines other{nullptr, const_cast<float*>(&operation.value), 0, true};
-            if (operation.operand >= 0) other = fetch(item, operation.operand, s, w.b, w.b);
+        if (pair) {
+            arithmetic_pair(&operation, target, value, second(operation, w.b), second(item.operations[k], w.c), s.count, s.length);
+        } else if (operation.step < FIRST_UNARY) {
+            const Lines other = second(operation, w.b);
             if (value.one && other.one) spread(own, value, s), value = own;
             const Lines &left = operation.reverse ? other : value, &right = operation.reverse ? value : other;
             arithmetic(operation.step, target, left, right, s.count, s.length);

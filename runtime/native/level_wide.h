@@ -220,6 +220,39 @@ inline bool with_two(Step step, F each) {
 #undef TWO
 }
 
+// The same of sums, differences and products, of which few enough are worth being compiled in pairs.
+template <class F>
+inline INLINED bool with_sum(const Operation& operation, F each) {
+    switch (operation.step) {
+        case ADD: return each([](float x, float y) INLINED { return one_nan(x + y); }), true;
+        case MULTIPLY_: return each([](float x, float y) INLINED { return one_nan(x * y); }), true;
+        case SUBTRACT:
+            if (operation.reverse) return each([](float x, float y) INLINED { return y - x; }), true;
+            return each([](float x, float y) INLINED { return x - y; }), true;
+        default: return false;
+    }
+}
+
+inline bool is_sum(const Operation& operation) {
+    return operation.step == ADD || operation.step == MULTIPLY_ || operation.step == SUBTRACT;
+}
+
+// d = (x op y) op z for rows x, with one pass over memory.
+inline void arithmetic_pair(const Operation* two, const Lines& to, const Lines& from, const Lines& left, const Lines& right, int count, int n) {
+    with_sum(two[0], [&](auto f) INLINED {
+        with_sum(two[1], [&](auto g) INLINED {
+            for (int k = 0; k < count; ++k) {
+                float* d = to.row(k);
+                const float *a = from.row(k), *b = left.row(k), *c = right.row(k), y = *b, z = *c;
+                if (left.one && right.one) EACH d[i] = g(f(a[i], y), z);
+                else if (left.one) EACH d[i] = g(f(a[i], y), c[i]);
+                else if (right.one) EACH d[i] = g(f(a[i], b[i]), z);
+                else EACH d[i] = g(f(a[i], b[i]), c[i]);
+            }
+        });
+    });
+}
+
 inline void arithmetic(Step step, const Lines& d, const Lines& a, const Lines& b, int count, int n) {
     if (!with_two(step, [=](auto f) INLINED { each2(d, a, b, count, n, f); })) powers(d, a, b, count, n);
 }
