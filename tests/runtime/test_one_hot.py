@@ -74,7 +74,12 @@ class Draw:
         found = self.rng.integers(-3, MEMBERS + 5, (2, *shape)).astype(np.float32)
         for k in range(2):
             odd = self.rng.choice([0.5, np.nan, 1e9, -1e9], shape) if self.below(5) == 0 else found[k]
-            self.load(LISTS + k, np.where(self.rng.random(shape) < 0.1, odd, found[k]) if k else found[k].astype(np.int32).view(np.float32))
+            self.load(
+                LISTS + k,
+                np.where(self.rng.random(shape) < 0.1, odd, found[k])
+                if k
+                else found[k].astype(np.int32).view(np.float32),
+            )
         factors = self.rng.standard_normal(shape).astype(np.float32)
         if self.below(3) == 0:
             factors[self.below(128), 0] = self.rng.choice([np.inf, np.nan, -0.0])
@@ -108,7 +113,9 @@ class Draw:
         if kind == 3:  # numbers of a list, each in a row of its own
             members, row = n, self.count
             ins = (at(NUMBERS, 0, row), at(LISTS + which, 4, 1, ("s32", "f32")[which]))
-            made = Instr("tensor_scalar", V, (at(slot, size * row, row, dtype),), ins, ("is_equal",), (), frozenset(["ap0"]))
+            made = Instr(
+                "tensor_scalar", V, (at(slot, size * row, row, dtype),), ins, ("is_equal",), (), frozenset(["ap0"])
+            )
         else:
             out, value = at(slot, size * n, n, dtype), at(STEPS, 4, 1, offset=400 if kind == 0 else 0)
             if kind == 0:
@@ -132,7 +139,11 @@ class Draw:
             size = 2 if dtype == "bf16" else 4
             if kind == 3:
                 first = self.below(self.count - 20)
-                count, step, offset = 1 + self.below(min(64, self.count - first)), size, size * (first + self.count * self.below(n))
+                count, step, offset = (
+                    1 + self.below(min(64, self.count - first)),
+                    size,
+                    size * (first + self.count * self.below(n)),
+                )
             else:
                 first = self.below(members)
                 count, step, offset = 1 + self.below(members - first), size * n, size * (self.below(n) + n * first)
@@ -198,7 +209,16 @@ class Draw:
         whole = Ref(Space.SBUF, "f32", 0, ((128, 0), (PLACES * ROW // 4, 4)))
         sums = Ref(Space.PSUM, "f32", 0, ((128, 0), (4096 // 4, 4)))
         self.records += [Instr("memset", V, (each,), (), (), (0.0,)) for each in (whole, sums)]
-        for start in (self.numbers, self.numbers, self.values, self.values, self.moving, self.moving, self.lists, self.steps):
+        for start in (
+            self.numbers,
+            self.numbers,
+            self.values,
+            self.values,
+            self.moving,
+            self.moving,
+            self.lists,
+            self.steps,
+        ):
             start()
         while len(self.records) < 80:
             if self.inside and self.below(10) == 0:
