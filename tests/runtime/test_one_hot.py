@@ -1,6 +1,7 @@
-"""Comparisons of consecutive numbers with a value a partition, and of a list of numbers with one value after the other, are
-put off (``one_hot.h``), and so are equal rows of products (``loans.h``): drawn programs of such comparisons, products of
-parts of them and of equal columns, and whatever else reads or writes what they touch leave the bytes that NumPy leaves."""
+"""Comparisons of consecutive numbers with a value a partition, and of a list of numbers with one value after another,
+are put off (``one_hot.h``), and so are equal rows of products (``loans.h``): drawn programs of such comparisons, of
+products of parts of them and of equal columns, and of whatever else reads or writes what they touch leave the bytes
+that NumPy leaves."""
 
 import numpy as np
 import pytest
@@ -95,7 +96,7 @@ class Draw:
         self.load(STEPS, rows)
 
     def family(self) -> None:
-        """A loop of comparisons of a list with values, or of consecutive numbers with the list's, and a few products."""
+        """A loop of comparisons of a list with values, or of consecutive numbers with the list's."""
         n, side = self.entries, self.below(2)
         slot, kind = FAMILIES + 4 * side, (0, 0, 1, 3, 2, 1, 1, 2)[4 * side + self.below(4)]
         dtype = "f32" if kind == 2 or self.below(2) else "bf16"
