@@ -79,10 +79,8 @@ class Block:
         """Tell the context until when each value is needed; ``results`` are needed after the last kernel."""
         for step, kernel in enumerate(self.kernels):
             for op in kernel.ops:
-                for value in (*operands_of(op), *op.results):
+                for value in _used_by(self.context, op):
                     self.context.note_use(value, step)
-                    if value in self.context.load_casts:
-                        self.context.note_use(self.context.load_casts[value], step)
         for value in results:
             self.context.note_use(value, len(self.kernels))
 
@@ -183,7 +181,12 @@ class Block:
                 if context.left is not None and not context.prefix and result in context.homes:
                     at = len(context.builder.program.records)
                     context.left.append(Left(at, result, context.homes[result][0]))
-        context.release(step, [value for op in kernel.ops for value in (*operands_of(op), *op.results)])
+        context.release(step, [value for op in kernel.ops for value in _used_by(context, op)])
+
+
+def _used_by(context: Context, op: hlo.HloOp) -> list[hlo.SSAValue]:
+    """The values whose memory ``op`` reads or writes."""
+    return [*(source for operand in operands_of(op) for source in context.read_for(operand)), *op.results]
 
 
 def _overlapped(

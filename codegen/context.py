@@ -169,6 +169,13 @@ class Context:
             value = self.load_casts[value]
         return value
 
+    def read_for(self, value: hlo.SSAValue) -> Iterator[hlo.SSAValue]:
+        """``value`` and what is read in its stead: casts on load, also of what it is a view of."""
+        yield value
+        while (source := base(value)) in self.load_casts:
+            value = self.load_casts[source]
+            yield value
+
     # ---- variables -------------------------------------------------------------------------------------------
 
     def variable(

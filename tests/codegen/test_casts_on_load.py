@@ -111,3 +111,22 @@ def test_no_kernel_casts(view: str) -> None:
     query = jnp.ones((6 if view == "repeated" else 2, 1, columns), jnp.bfloat16)
     kernels = [name.split(".")[1] for name in compile_text(text_of(function, *inputs, query)).program.kernels]
     assert kernels[kernels.index("dynamic-update-slice") :] == ["dynamic-update-slice", "dot"]
+
+
+@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize("terms", [1, 40])
+def test_beside_a_product(source: str, view: str, terms: int) -> None:
+    """What is cast lies in HBM until the product that adds it to its sums."""
+    rng = np.random.default_rng(terms)
+    x, u = rng.standard_normal((2, 129, 130), np.float32), rng.standard_normal((2, 3, 130), np.float32)
+    dims = jax.eval_shape(VIEWS[view], x).shape
+    lhs, rhs = rng.standard_normal((*dims[:2], terms), np.float32), rng.standard_normal((terms, dims[2]), np.float32)
+
+    def function(x: Array, u: Array, p: Array, lhs: Array, rhs: Array) -> Array:
+        other = VIEWS[view](SOURCES[source](x, u, p)).astype(jnp.bfloat16)
+        return jnp.maximum(other - (lhs.astype(jnp.bfloat16) @ rhs.astype(jnp.bfloat16)), 0)
+
+    inputs = [x, u, np.int32(2), lhs, rhs]
+    [found] = compile_text(text_of(function, *inputs)).run(inputs)
+    assert_close(found.astype(np.float32), np.asarray(jax.jit(function)(*inputs), np.float32), 2e-2)
