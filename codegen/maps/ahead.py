@@ -8,7 +8,7 @@ from math import prod
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.emission.views import View, unplaced
 from neuronx_cc.codegen.formation.graph import Kernel
-from neuronx_cc.codegen.maps.axes import full_view, is_small, minor_axis
+from neuronx_cc.codegen.maps.axes import full_view, is_small, minor_axis, varying
 from neuronx_cc.codegen.maps.moved import Moved, moved
 from neuronx_cc.codegen.maps.plan import MapPlan, partitions_of
 from neuronx_cc.codegen.movement.straight import pays
@@ -28,6 +28,7 @@ def copy_ahead(
     if partitions is None or plan.transposed:
         return
     across = partitions.axis if partitions.inner == 1 else -1
+    along = {axis for axis, _ in partitions.steps}
     arrays = {value: full_view(context.views(value)[0], kernel) for value in external}
     made = [
         full_view(context.outputs.get(value, unplaced(shape.dtype, shape.dims)), kernel)
@@ -38,8 +39,10 @@ def copy_ahead(
     for value in external:
         stored = _stored(context, plan, value)
         view = full_view(stored, kernel) if stored is not None else None
-        if stored is None or view is None or is_small(view, kernel) or (across >= 0 and minor_axis(view) == across):
+        if stored is None or view is None or (across >= 0 and minor_axis(view) == across):
             continue
+        if is_small(view, kernel) and not along.intersection(varying(view)):
+            continue  # a row that all partitions read
         if minor_axis(view) == kernel.scanned >= 0:
             continue  # tiles hold neighbours along a scan as they lie
         nbytes = prod(atom.size for atoms in view.dims for atom in atoms if atom.stride) * itemsize(view.dtype)
