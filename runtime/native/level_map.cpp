@@ -76,7 +76,8 @@ void chain(const Item& item, int source, const Stretches& s, const Lines& to, Wo
 template <class F>
 void each_truth(char* d, const float* a, bool one_a, const float* b, bool one_b, i64 n, F f) {
     const float x = *a, y = *b;
-    if (one_b) EACH d[i] = char(f(a[i], y));
+    if (one_a && one_b) std::memset(d, f(x, y), size_t(n));
+    else if (one_b) EACH d[i] = char(f(a[i], y));
     else if (one_a) EACH d[i] = char(f(x, b[i]));
     else EACH d[i] = char(f(a[i], b[i]));
 }

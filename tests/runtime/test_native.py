@@ -287,6 +287,22 @@ def test_chains_of_words_with_gaps_and_repeated_elements(rng, dtype):
 
 
 @built
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+@pytest.mark.parametrize("kind", ["pred", "f32"])
+def test_comparisons_of_repeated_elements(rng, dtype, kind):
+    """One element a row on either side, or on both."""
+    bench, shape, outs = Bench(), (9, 40), []
+    row = bench.load(values(rng, dtype, shape), dtype)
+    one = replace(row, dims=((9, 0), (40, 0)))
+    other = bench.load(values(rng, "f32", (9, 1)), "f32")
+    for alu in ("is_equal", "not_equal", "is_gt", "is_ge", "is_lt", "is_le"):
+        for left, right in ((row, row), (one, row), (row, one), (one, one), (one, replace(other, dims=one.dims))):
+            outs.append(dense(Space.SBUF, kind, 40000 + 200 * len(outs), shape))
+            bench.emit(Instr("tensor_tensor", V, outs[-1:], (left, right), (alu,)))
+    agree(bench, outs)
+
+
+@built
 @pytest.mark.parametrize("dtype", ["u32", "s32"])
 def test_quotients_at_their_limits(dtype):
     """All pairs of numbers beside powers of two and the type's bounds: quotients just beside whole ones."""
