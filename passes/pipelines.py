@@ -121,6 +121,8 @@ DEFAULT_PIPELINE: Pipeline = (
             "quantize_weights",
             "auto_cast",
             "clean_casts",
+            "narrow_state",
+            "clean_casts",
             "narrow_operands",
             "decode_floats",
             "saturate_infinity",
