@@ -4,7 +4,8 @@ Input: ``flatten_control``'s form. Output: a comparison of integers that has one
 a constant. Such are those of a loop's counter with zero and with the size of the array it walks through, which JAX
 writes around every index: without them the counter places a window itself. So are those of row numbers, as of a
 diagonal's elements, of the experts that tokens choose, and of indices that the program has clamped before it takes
-elements. A maximum or minimum that always is one of its operands is that one: such indices need no second clamp.
+elements, as integers or as the floats that they were. A maximum or minimum that always is one of its operands is that
+one: such indices need no second clamp.
 """
 
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.hlo.editing import ops_of, replace
 from neuronx_cc.passes.analysis import intervals
 from neuronx_cc.passes.analysis.intervals import Interval, inside, is_integer, type_range
+from neuronx_cc.passes.analysis.spans import span_of
 from neuronx_cc.passes.analysis.trip_count import Count, counted_loops, element_of
 from neuronx_cc.passes.analysis.values import splat_number
 from neuronx_cc.passes.expansions.build import Build
@@ -45,6 +47,8 @@ def _decide(module: HloModule, body: hlo.ComputationOp, counted: Count | None) -
         elif isinstance(op, hlo.GetTupleElementOp) and isinstance(top := op.operand.owner, hlo.TopkOp):
             if op.index.data == 1:
                 known[op.result] = 0, hlo.shape_of(top.operands[0]).dims[-1] - 1
+        elif isinstance(op, hlo.ConvertOp) and is_integer(op.result) and not is_integer(op.operand):
+            known[op.result] = _of_floats(op, module)
         elif isinstance(op, hlo.CompareOp) and is_integer(op.lhs):
             result = decided(op.direction.data, of(op.lhs), of(op.rhs))
             if result is not None:
@@ -60,6 +64,15 @@ def _decide(module: HloModule, body: hlo.ComputationOp, counted: Count | None) -
                 replace(op, same)
             elif found is not None and inside(found, type_range(op.shape.dtype)):
                 known[op.results[0]] = found
+
+
+def _of_floats(op: hlo.ConvertOp, module: HloModule) -> Interval:
+    """Of integers that are made of floats: the nearest to zero beside each bound, and the zero that a NaN becomes."""
+    least, most = type_range(op.shape.dtype)
+    if op.shape.dtype == "pred":
+        return least, most
+    low, high = (min(max(bound, least), most) for bound in span_of(op.operand, module))
+    return min(int(low), 0), max(int(high), 0)
 
 
 def _same(op: hlo.HloOp, of: Callable[[hlo.SSAValue], Interval]) -> hlo.SSAValue | None:

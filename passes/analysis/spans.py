@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from math import inf, isnan
+from math import ceil, floor, inf, isnan
 from typing import Any
 
 import numpy as np
@@ -69,6 +69,12 @@ class _Spans:
                 return 0, 1
             case hlo.ConvertOp():
                 return of(op.operand)
+            case hlo.RoundingOp():
+                low, high = of(op.operand)
+                return (low if low == -inf else floor(low)), (high if high == inf else ceil(high))
+            case hlo.ClampOp():
+                below, (low, high), above = map(of, op.operands)
+                return min(max(low, below[0]), above[0]), min(max(high, below[1]), above[1])
             case hlo.SelectOp():
                 return _union([of(branch) for branch in op.operands[1:]])
             case hlo.MovementOp():
