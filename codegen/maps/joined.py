@@ -25,6 +25,7 @@ from neuronx_cc.codegen.maps.plan import (
     external_operands,
     lies_across,
     only_stored,
+    residents,
     results_of,
 )
 from neuronx_cc.codegen.maps.spread import Partitions, in_runs, partition_divisor, streaming_partitions
@@ -81,6 +82,7 @@ def candidates(context: Context, first: MapPlan, external: Sequence[hlo.SSAValue
             plan = MapPlan(joined, iotas, along=along_rows(context, joined, external))
             for partitions in (
                 choose_partitions(context, plan, kept, stored),
+                *(partitions for _, partitions in residents(context, plan, kept)),
                 *_in_runs(context.timing, joined),
                 *(inner_rows.options(context.timing, joined) if joined.order else ()),
                 *_along_columns(joined),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 
@@ -111,6 +111,27 @@ def partitions_of(view: View) -> Partitions | None:
     return None
 
 
+def residents(
+    context: Context, plan: MapPlan, external: Sequence[hlo.SSAValue]
+) -> Iterator[tuple[hlo.SSAValue, Partitions]]:
+    """What of ``external`` lies on chip in partitions that a plan of this space may have."""
+    for value in external:
+        for view in context.views(value):
+            partitions = partitions_of(full_view(view, plan.kernel)) if view.in_sbuf else None
+            if (
+                partitions is not None
+                and partitions.axis < _row_axes(plan.kernel)
+                and partitions.axis != plan.kernel.scanned
+            ):
+                yield value, partitions
+
+
+def _row_axes(kernel: Kernel) -> int:
+    """The axes ahead of those that are reduced or added up."""
+    folded = kernel.folded % len(kernel.shape) if kernel.shape else 0
+    return min(len(kernel.rows) if kernel.reduced else len(kernel.shape), folded or len(kernel.shape))
+
+
 def choose_partitions(
     context: Context, plan: MapPlan, external: Sequence[hlo.SSAValue], stores: bool = False
 ) -> Partitions | None:
@@ -122,15 +143,12 @@ def choose_partitions(
     """
     kernel = plan.kernel
     folded = kernel.folded % len(kernel.shape) if kernel.shape else 0
-    row_axes = min(len(kernel.rows) if kernel.reduced else len(kernel.shape), folded or len(kernel.shape))
+    row_axes = _row_axes(kernel)
     votes: dict[Partitions, int] = {}
     elements: dict[Partitions, int] = {}
-    for value in external:
-        for view in context.views(value):
-            partitions = partitions_of(full_view(view, kernel)) if view.in_sbuf else None
-            if partitions is not None and partitions.axis < row_axes and partitions.axis != kernel.scanned:
-                votes[partitions] = votes.get(partitions, 0) + prod(hlo.shape_of(value).dims)
-                elements[partitions] = elements.get(partitions, 0) + prod(hlo.shape_of(base(value)).dims)
+    for value, partitions in residents(context, plan, external):
+        votes[partitions] = votes.get(partitions, 0) + prod(hlo.shape_of(value).dims)
+        elements[partitions] = elements.get(partitions, 0) + prod(hlo.shape_of(base(value)).dims)
     if kernel.order and not votes:
         return inner_rows.options(context.timing, kernel)[0]
     largest = max(map(prod, {op.shape.dims for op in kernel.ops}), default=1)
@@ -138,7 +156,7 @@ def choose_partitions(
         # a partition of several rows would leave single elements of the others' arrays to the DMA
         votes = {partitions: count for partitions, count in votes.items() if partitions.inner == 1}
     if votes:
-        best = max(votes, key=lambda partitions: (votes[partitions], -partitions.axis))
+        best = max(votes, key=lambda partitions: (votes[partitions], elements[partitions], -partitions.axis))
         if stores and is_column(kernel.shape, best):
             return Partitions(0, kernel.shape[0] // best.size, best.size)
         fills = best.size >= 32 or prod(kernel.shape) <= best.size * LEAST_CUT
