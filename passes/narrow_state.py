@@ -1,7 +1,7 @@
 """Loops carry, and walk through, what they cast in every iteration as what they cast it to.
 
-Input: ``flatten_control``'s form, after ``clean_casts``, whose casts stand at what they cast. Output: where all that the
-body of a counted loop reads of an element of its state is cast to one narrower type, and it hands on what it widens
+Input: ``flatten_control``'s form, after ``clean_casts``, whose casts stand at what they cast. Output: where all that
+the body of a counted loop reads of an element of its state is cast to one narrower type, and it hands on what it widens
 from that type, the element has it: the cast of what the loop is given stands ahead of it, and the widening one after.
 So do the casts of windows of an array that the loop does not change, where it reads most of the array and anything
 but contractions, which cast what they load, reads these: each would be a kernel on few elements in every iteration.

@@ -29,7 +29,7 @@ from neuronx_cc.codegen.maps.inputs import (
     kept_in,
     spread_bytes,
     spread_row,
-    tells_zeros,
+    telling_zeros,
     unmirrored,
 )
 from neuronx_cc.codegen.maps.lifetimes import Alive, Member, last_uses, tiles_alive, up
@@ -104,7 +104,7 @@ class Box:
         self.ops = sum(op not in self.fusion and not self.kernel.is_row(op.shape) for op in self.kernel.ops)
         """That are emitted for all elements."""
         self.sums = sums_of(context, self.kernel, member)
-        self._signed = frozenset(operand for op in self.kernel.ops if tells_zeros(op) for operand in op.sources)
+        self._signed = telling_zeros(self.kernel.ops)
         """Operands whose zeros' signs show in what is computed."""
         self.operands = Operands(context, self.kernel, member, self.fusion)
 

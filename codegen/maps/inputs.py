@@ -29,6 +29,10 @@ MOST_KEPT, MOST_REREAD = 512, 4096
 """Elements a partition of an input or of reduced rows that stays while tiles pass; of one that would come again."""
 
 
+_SHOWING = (hlo.Atan2Op, hlo.RsqrtOp, hlo.PowerOp, hlo.BitcastConvertOp)
+"""Ops that make different numbers of the two zeros,"""
+_KEEPING = (hlo.MultiplyOp, hlo.NegateOp, hlo.ConvertOp, hlo.ExtremeOp)
+"""and some that keep them apart."""
 APART = 24
 """Rows for which there is room where the row that is repeated over the partitions gets memory of its own: the next one,
 and the first tile, need not wait then until it is read."""
@@ -370,10 +374,20 @@ def _part(block: Block, start: Sequence[int], size: Sequence[int]) -> Block:
     return block
 
 
-def tells_zeros(op: hlo.HloOp) -> bool:
-    """Whether ``op`` may tell -0 from 0 in its operands: all but sums, products and comparisons."""
-    compares = isinstance(op, hlo.CompareOp) and op.comparison_type.data == "FLOAT"
-    return op.opcode not in ("add", "subtract", "multiply") and not compares
+def telling_zeros(ops: Sequence[hlo.HloOp]) -> frozenset[hlo.SSAValue]:
+    """What ``ops``, in order, may tell -0 from 0 in: operands of all but sums, products and comparisons; and of products
+    by which something else is divided, or of which the sign, an angle or the bits are taken.
+    """
+    told, shown = set[hlo.SSAValue](), set[hlo.SSAValue]()
+    for op in reversed(ops):
+        compares = isinstance(op, hlo.CompareOp) and op.comparison_type.data == "FLOAT"
+        if op.opcode not in ("add", "subtract", "multiply") and not compares:
+            told.update(op.sources)
+        if isinstance(op, hlo.DivideOp):
+            shown.add(op.rhs)
+        elif isinstance(op, _SHOWING) or (isinstance(op, _KEEPING) and op.results[0] in shown):
+            shown.update(op.sources)
+    return frozenset(told | shown)
 
 
 def unmirrored(blocks: Mapping[hlo.SSAValue, Block]) -> list[tuple[hlo.SSAValue, Block]]:

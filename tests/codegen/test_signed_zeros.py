@@ -61,3 +61,16 @@ def test_scatters(dtype, width) -> None:
         return table.at[index].max(updates), table.at[index].min(updates)
 
     check(function, zeros(4, dtype, 20, width), zeros(5, dtype, 40, width))
+
+
+@pytest.mark.parametrize("reader", ["angle", "quotient", "power", "norm"])
+def test_rows_that_are_repeated(reader) -> None:
+    """Products with ones would lose the sign of a zero in a row, which shows in what is made of other products."""
+    x, row = np.abs(zeros(0, "float32", 40, 64)) + 1, zeros(1, "float32", 64)
+    readers = {
+        "angle": lambda x, row: jnp.arctan2(x * row, -x),
+        "quotient": lambda x, row: x / (row * x),
+        "power": lambda x, row: lax.rsqrt(x * row),
+        "norm": lambda x, row: jnp.arctan2((x - x.max(1, keepdims=True)) * row, -x),
+    }
+    check(readers[reader], x, row)
