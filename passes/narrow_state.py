@@ -8,7 +8,7 @@ but contractions, which cast what they load, reads these: each would be a kernel
 No value changes.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import HloModule
@@ -30,76 +30,92 @@ def run(module: HloModule, context: PassContext) -> None:
     del context
     for loop, counted in counted_loops(module):
         if counted.trips:
-            for index in range(len(packed(loop.operand))):
-                narrow = _narrowed(module, loop, index, counted.trips)
-                if narrow is not None:
-                    _narrow(module, loop, index, narrow)
+            found = _narrowed(module, loop, counted.trips)
+            if found:
+                _narrow(module, loop, found)
 
 
-def _narrowed(module: HloModule, loop: hlo.WhileOp, index: int, trips: int) -> hlo.SSAValue | None:
-    """A value of the type that element ``index`` is to have, the one that is handed on if that is another one."""
+def _narrowed(module: HloModule, loop: hlo.WhileOp, trips: int) -> dict[int, hlo.SSAValue | str]:
+    """Elements of the state that are to be narrower -> what is handed on in their stead, or their type if that is what
+    the iteration has been given.
+    """
     body, condition = (module.computation(names.data[0]) for names in (loop.body, loop.condition))
-    read, result = elements(body.block.args[0]).get(index, []), packed(body.root)[index]
-    if not read or elements(condition.block.args[0]).get(index) or hlo.shape_of(result).dtype not in FLOATS:
-        return None
-    same, root = element_of(result, body) == index, defining_op(body.root)
-    found = [leaf for element in read for leaf in _leaves(element.result) if not (same and leaf is root)]
-    casts = [leaf for leaf in found if isinstance(leaf, hlo.ConvertOp)]
-    if not casts or len(casts) < len(found) or len({cast.shape.dtype for cast in casts}) > 1:
-        return None
-    wide, narrow = hlo.shape_of(result).dtype, casts[0].shape.dtype
-    if narrow not in FLOATS or itemsize(narrow) >= itemsize(wide):
-        return None
-    if same:
-        pays = trips * sum(cast.shape.size for cast in casts) * MOST >= hlo.shape_of(result).size
-        windows = all(isinstance(use.operation, hlo.DynamicSliceOp) or use.operation is root
-                      for element in read for use in element.result.uses)  # fmt: skip
-        alone = all(only_contractions_read(cast.result) for cast in casts)
-        return casts[0].result if pays and windows and not alone else None
-    widened = defining_op(result)
-    if not isinstance(widened, hlo.ConvertOp) or hlo.shape_of(widened.operand).dtype != narrow:
-        return None
-    return widened.operand if is_lossless(narrow, wide) else None
+    tested, root = elements(condition.block.args[0]), defining_op(body.root)
+    results, found = packed(body.root), dict[int, hlo.SSAValue | str]()
+    for index, read in elements(body.block.args[0]).items():
+        result = results[index]
+        if tested.get(index) or hlo.shape_of(result).dtype not in FLOATS:
+            continue
+        same = element_of(result, body) == index
+        readers = [op for element in read for op in _readers(element.result) if not (same and op is root)]
+        casts = [op for op in readers if isinstance(op, hlo.ConvertOp)]
+        types = {cast.shape.dtype for cast in casts}
+        if len(types) != 1 or len(casts) < len(readers):
+            continue
+        wide, (narrow,) = hlo.shape_of(result).dtype, types
+        if narrow not in FLOATS or itemsize(narrow) >= itemsize(wide):
+            continue
+        widened = defining_op(result)
+        if same and _pays(read, casts, trips, root):
+            found[index] = narrow
+        elif not same and isinstance(widened, hlo.ConvertOp) and is_lossless(narrow, wide):
+            if hlo.shape_of(widened.operand).dtype == narrow:
+                found[index] = widened.operand
+    return found
 
 
-def _leaves(value: hlo.SSAValue) -> Iterator[hlo.Operation]:
-    """What reads ``value`` or windows and views of it."""
+def _pays(
+    read: Sequence[hlo.GetTupleElementOp], casts: Sequence[hlo.ConvertOp], trips: int, root: hlo.Operation | None
+) -> bool:
+    """Whether an array is to be cast ahead of the loop: it reads windows, of most of it, and not for contractions."""
+    readers = [use.operation for element in read for use in element.result.uses if use.operation is not root]
+    most = trips * sum(cast.shape.size for cast in casts) * MOST >= read[0].shape.size
+    windows = all(isinstance(op, hlo.DynamicSliceOp) for op in readers)
+    return most and windows and not all(only_contractions_read(cast.result) for cast in casts)
+
+
+def _readers(value: hlo.SSAValue) -> Iterator[hlo.Operation]:
+    """What reads ``value``, or windows and views of it."""
     for use in value.uses:
         op = use.operation
         if isinstance(op, hlo.ViewOp) or (isinstance(op, hlo.DynamicSliceOp) and not use.index):
-            yield from _leaves(op.results[0])
+            yield from _readers(op.results[0])
         else:
             yield op
 
 
-def _narrow(module: HloModule, loop: hlo.WhileOp, index: int, narrow: hlo.SSAValue) -> None:
-    """Let element ``index`` have the type of ``narrow``, and be that after an iteration if the body changes it."""
+def _narrow(module: HloModule, loop: hlo.WhileOp, found: dict[int, hlo.SSAValue | str]) -> None:
+    """Give elements of the state their narrower types."""
     body, condition = (module.computation(names.data[0]) for names in (loop.body, loop.condition))
-    initial, results, dtype = packed(loop.operand), packed(body.root), hlo.shape_of(narrow).dtype
-    changed = element_of(results[index], body) != index
+    initial, results = packed(loop.operand), packed(body.root)
     roots = [defining_op(loop.operand), defining_op(body.root)]
-    initial[index] = Build.before(module, loop).convert(initial[index], dtype)
+    b = Build.before(module, loop)
+    for index, narrow in found.items():
+        initial[index] = b.convert(initial[index], narrow if isinstance(narrow, str) else hlo.shape_of(narrow).dtype)
     type_ = hlo.tuple_type(tuple(value.type for value in initial))
     loop.operands = [insert_before(loop, hlo.TupleOp, initial, type_, loop.loc)]
     for value in (loop.result, body.block.args[0], condition.block.args[0]):
         retype(value, type_)
-    found = elements(body.block.args[0])[index]
-    element = found[0]
-    again = insert_before(
-        element, type(element), element.operands, initial[index].type, element.loc, element.properties
-    )
-    results[index] = narrow if changed else again
+    given, after = elements(body.block.args[0]), elements(loop.result)
+    made = {index: _again(given[index][0], initial[index].type) for index in found}
+    for index, narrow in found.items():
+        results[index] = made[index] if isinstance(narrow, str) else narrow
     pack_root(body, results)
     for root in roots:
         assert root is not None
         if root.results[0].first_use is None:
             erase(root)
-    for element in found:
-        _read(element.result, again)
-        erase(element)
-    for element in elements(loop.result).get(index, []):
-        made = insert_before(element, type(element), element.operands, again.type, element.loc, element.properties)
-        replace(element, insert_before(element, hlo.ConvertOp, (made,), element.result.type, element.loc))
+    for index in found:
+        for element in given[index]:
+            _read(element.result, made[index])
+            erase(element)
+        for element in after.get(index, []):
+            again = _again(element, initial[index].type)
+            replace(element, insert_before(element, hlo.ConvertOp, (again,), element.result.type, element.loc))
+
+
+def _again(element: hlo.GetTupleElementOp, type_: hlo.Attribute) -> hlo.SSAValue:
+    return insert_before(element, type(element), element.operands, type_, element.loc, element.properties)
 
 
 def _read(wide: hlo.SSAValue, narrow: hlo.SSAValue) -> None:

@@ -375,8 +375,8 @@ def _part(block: Block, start: Sequence[int], size: Sequence[int]) -> Block:
 
 
 def telling_zeros(ops: Sequence[hlo.HloOp]) -> frozenset[hlo.SSAValue]:
-    """What ``ops``, in order, may tell -0 from 0 in: operands of all but sums, products and comparisons; and of products
-    by which something else is divided, or of which the sign, an angle or the bits are taken.
+    """What ``ops``, in order, may tell -0 from 0 in: operands of all but sums, products and comparisons; and of
+    products by which something else is divided, or of which an angle, a power or the bits are taken.
     """
     told, shown = set[hlo.SSAValue](), set[hlo.SSAValue]()
     for op in reversed(ops):

@@ -70,6 +70,7 @@ def candidates(context: Context, first: MapPlan, external: Sequence[hlo.SSAValue
     dense = [_dense(view, kernel) for view in views]
     whole = axes_view(unplaced("u8", kernel.dims), kernel)  # as what is computed lies in HBM
     repeated = [_repeated(view) if is_small(view, kernel) else view for view in dense]
+    large = [value for value, view in zip(external, views, strict=True) if not is_small(view, kernel)]
     counted, spaces = counted_axes(first), set[tuple[object, ...]]()
     for kept, arrays in ((external if views != dense else [], views), ([], dense), ([], repeated)):
         for last in (0, 1):
@@ -82,7 +83,7 @@ def candidates(context: Context, first: MapPlan, external: Sequence[hlo.SSAValue
             plan = MapPlan(joined, iotas, along=along_rows(context, joined, external))
             for partitions in (
                 choose_partitions(context, plan, kept, stored),
-                *(partitions for _, partitions in residents(context, plan, kept)),
+                *(partitions for _, partitions in residents(context, plan, large if kept else [])),
                 *_in_runs(context.timing, joined),
                 *(inner_rows.options(context.timing, joined) if joined.order else ()),
                 *_along_columns(joined),

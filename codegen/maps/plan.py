@@ -156,7 +156,7 @@ def choose_partitions(
         # a partition of several rows would leave single elements of the others' arrays to the DMA
         votes = {partitions: count for partitions, count in votes.items() if partitions.inner == 1}
     if votes:
-        best = max(votes, key=lambda partitions: (votes[partitions], elements[partitions], -partitions.axis))
+        best = max(votes, key=lambda partitions: (votes[partitions], -partitions.axis))
         if stores and is_column(kernel.shape, best):
             return Partitions(0, kernel.shape[0] // best.size, best.size)
         fills = best.size >= 32 or prod(kernel.shape) <= best.size * LEAST_CUT

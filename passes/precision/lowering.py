@@ -1,11 +1,13 @@
 """Gives the FP32 values of one computation the types decided on: ``--auto-cast all``, and rules for results.
 
 Part of the pass ``auto_cast``; the operands of contractions have been cast before. Elementwise ops and data movement
-compute in their type, but for those of which integers alone are made (``precision.integers``); what takes or replaces
-a part of an array that is given in FP32, such as one layer of all in a loop, casts that part. Reductions add in FP32,
-unless they are told otherwise, and contractions always do: their results are FP32 and are cast where the next op takes
-them, or at once where a rule gives the result a type. The other ops (sort, scatter, bitcast-convert, random numbers,
-collectives, control flow and its tuples) compute in FP32 on cast values. Inputs and outputs of a computation keep FP32.
+compute in their type, but for those of which integers alone are made (``precision.integers``), those that are made of
+random bits alone (``precision.draws``), and those on single numbers, such as the factors of an optimizer's step, which
+differ little from one; what takes or replaces a part of an array that is given in FP32, such as one layer of all in a
+loop, casts that part. Reductions add in FP32, unless they are told otherwise, and contractions always do: their results
+are FP32 and are cast where the next op takes them, or at once where a rule gives the result a type. The other ops
+(sort, scatter, bitcast-convert, random numbers, collectives, control flow and its tuples) compute in FP32 on cast
+values. Inputs and outputs of a computation keep FP32.
 
 With tf32, types stay f32 and every computed value is rounded by ``reduce-precision(8, 10)``; movement and selection
 keep what is rounded already.
@@ -19,9 +21,9 @@ from neuronx_cc.passes.analysis.stored import is_stored
 from neuronx_cc.passes.analysis.values import constant_of
 from neuronx_cc.passes.expansions.combiners import combiner_in
 from neuronx_cc.passes.manager import PassContext
+from neuronx_cc.passes.precision import draws, integers
 from neuronx_cc.passes.precision.casts import TF32_BITS, Casts
 from neuronx_cc.passes.precision.decisions import Contraction, Decision, is_f32, of_result, sums_in_f32
-from neuronx_cc.passes.precision.integers import REASON, only_for_integers
 
 PARTS = hlo.SliceOp | hlo.DynamicSliceOp | hlo.GatherOp | hlo.DynamicUpdateSliceOp
 """Ops that take or replace a part of their first operand."""
@@ -42,13 +44,16 @@ class Lowering:
         self._wide: dict[hlo.SSAValue, hlo.SSAValue] = {}
 
     def run(self, computation: hlo.ComputationOp) -> None:
-        exact = only_for_integers(computation)
+        exact = dict.fromkeys(draws.drawn(computation), draws.REASON)
+        exact |= dict.fromkeys(integers.only_for_integers(computation), integers.REASON)
         for op in ops_of(computation.block):
             if op.results[0] in self._operands:
                 continue
             decision = of_result(op, self._context.options)
             if op in exact:
-                decision = Decision("f32", REASON, True)
+                decision = Decision("f32", exact[op], True)
+            elif not decision.ruled and isinstance(op, hlo.ElementwiseOp) and not op.shape.rank:
+                decision = Decision("f32", "a single number", True)
             if not computes_in_any_float(op):
                 self._keep(op, decision)
             elif decision.dtype == "tf32":
