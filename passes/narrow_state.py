@@ -9,6 +9,7 @@ No value changes.
 """
 
 from collections.abc import Iterator, Sequence
+from typing import TypeGuard
 
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import HloModule
@@ -58,10 +59,13 @@ def _narrowed(module: HloModule, loop: hlo.WhileOp, trips: int) -> dict[int, hlo
         widened = defining_op(result)
         if same and _pays(read, casts, trips, root):
             found[index] = narrow
-        elif not same and isinstance(widened, hlo.ConvertOp) and is_lossless(narrow, wide):
-            if hlo.shape_of(widened.operand).dtype == narrow:
-                found[index] = widened.operand
+        elif not same and _widens(widened, narrow) and is_lossless(narrow, wide):
+            found[index] = widened.operand
     return found
+
+
+def _widens(op: hlo.Operation | None, narrow: str) -> TypeGuard[hlo.ConvertOp]:
+    return isinstance(op, hlo.ConvertOp) and hlo.shape_of(op.operand).dtype == narrow
 
 
 def _pays(
