@@ -275,3 +275,38 @@ def test_iterations_cast_what_they_take_alone(function, cast_type):
         assert max(casts, default=0) <= (17 * 8 * 64 if each is module.entry else 64 * 64)
     for found, expected in zip(evaluate(module, [x, w]), whole, strict=True):
         assert np.linalg.norm(found - expected) <= 2e-2 * np.linalg.norm(expected)
+
+
+def drawn(key: Any, x: Any) -> Any:
+    normal, keys = jax.random.normal(key, x.shape), jax.random.split(key)
+    return x + 0.1 * normal, jax.random.gumbel(keys[0], x.shape), jax.random.bernoulli(keys[1], 0.999, x.shape)
+
+
+@pytest.mark.parametrize("cast_type", ["bf16", "fp16"])
+def test_draws_are_rounded_once(cast_type):
+    """A uniform number just below one that was rounded to one on the way would make an infinite normal one."""
+    key, x = np.uint32([3, 4]), np.random.default_rng(0).standard_normal((200, 300), np.float32)
+    module = parse_text(text_of(drawn, key, x))
+    whole = evaluate(module, [key, x])
+    options = PassOptions(auto_cast="all", auto_cast_type=cast_type)
+    run_passes(module, pass_names(DEFAULT_PIPELINE), PassContext(options))
+    found = evaluate(module, [key, x])
+    np.testing.assert_array_equal(found[2], whole[2])
+    for one, other in zip(found[:2], whole[:2], strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-2, atol=2e-2)
+
+
+def stepped(count: Any, mean: Any, square: Any, gradient: Any) -> Any:
+    mean, square = 0.9 * mean + 0.1 * gradient, 0.999 * square + 0.001 * gradient**2
+    corrected = square / (1 - 0.999**count)
+    return mean / (1 - 0.9**count) / (jnp.sqrt(corrected) + 1e-8)
+
+
+def test_factors_of_steps_differ_from_zero():
+    """Single numbers stay as they are: 1 - 0.999 would be nothing in BF16, and what is divided by it infinite."""
+    gradient = np.random.default_rng(0).standard_normal((64, 64), np.float32)
+    inputs = [np.float32(1), np.zeros_like(gradient), np.zeros_like(gradient), gradient]
+    module = parse_text(text_of(stepped, *inputs))
+    run_passes(module, pass_names(DEFAULT_PIPELINE), PassContext(PassOptions(auto_cast="all")))
+    [found] = evaluate(module, inputs)
+    np.testing.assert_allclose(found, np.sign(gradient), rtol=3e-2)
