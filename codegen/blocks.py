@@ -15,6 +15,7 @@ from neuronx_cc.codegen.chains import kernel as chain_kernel
 from neuronx_cc.codegen.chains.pattern import Chain
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.control import regions as control
+from neuronx_cc.codegen.dots import scales
 from neuronx_cc.codegen.epilogues import choose as epilogue_choice
 from neuronx_cc.codegen.exchange import order as exchange_order
 from neuronx_cc.codegen.exchange.kernel_time import Estimate
@@ -51,7 +52,11 @@ class Block:
         attentions = attention_choice.worthwhile(context, computation, without | chained)
         tails = tail_kernel.worthwhile(context, computation, without | chained, attentions)
         inside = formation.inside_of(attentions, tails) | chained
-        late = recompute.spread(computation, partial(columns.folded_by, context, sections=1), inside)
+        found = scales.found(computation, inside | without, context.sizes, context.splat)
+        scaled = dict(found) if context.moves_values("bf16") else {}
+        context.scaled |= scaled
+        made = {op for each in scaled.values() for op in each.ops}
+        late = recompute.spread(computation, partial(columns.folded_by, context, sections=1), inside | made)
         epilogues = epilogue_choice.worthwhile(context, computation, inside | without)
         context.cast_on_load(computation, {op for ops in epilogues.values() for op in ops})
         kernels = formation.form(
@@ -66,6 +71,7 @@ class Block:
             inside,
             epilogues,
             late,
+            made,
         )
         member: dict[hlo.SSAValue, Kernel] = {
             result: kernel for kernel in kernels for op in kernel.ops for result in op.results

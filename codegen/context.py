@@ -18,6 +18,7 @@ import numpy as np
 
 from neuronx_cc.codegen.choose import Planner
 from neuronx_cc.codegen.control.recovery import Recovery
+from neuronx_cc.codegen.dots.scales import Scaled
 from neuronx_cc.codegen.dots.table import Listed
 from neuronx_cc.codegen.dots.watch import Watch
 from neuronx_cc.codegen.emission.accesses import Alloc
@@ -105,6 +106,8 @@ class Context:
         self._elements: dict[hlo.SSAValue, dict[int, list[hlo.SSAValue]]] = {}
         self.load_casts: dict[hlo.SSAValue, hlo.SSAValue] = {}
         """What the DMA casts that loads the tiles of contractions: result -> operand."""
+        self.scaled: dict[hlo.SSAValue, Scaled] = {}
+        """Operands of contractions that these make of codes as they come."""
         for computation in module.computations():
             self.cast_on_load(computation)
         self.left: list[Left | State] | None = None
@@ -170,8 +173,10 @@ class Context:
         return value
 
     def read_for(self, value: hlo.SSAValue) -> Iterator[hlo.SSAValue]:
-        """``value`` and what is read in its stead: casts on load, also of what it is a view of."""
+        """``value`` and what is read in its stead: casts on load, also of what it is a view of, and what it is scaled by."""
         yield value
+        if (scaled := self.scaled.get(value)) is not None:
+            yield from scaled.read
         while (source := base(value)) in self.load_casts:
             value = self.load_casts[source]
             yield value

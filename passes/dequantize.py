@@ -8,6 +8,7 @@ What does not vary along the dims that a contraction sums over commutes with the
 * scales that vary along the sum alone multiply the other operand: ``dot(x, s q)`` -> ``dot(x s, q)``;
 * scales by output channel and group of neighbouring terms make each group a product of its own, where rows are few:
   rows of zeros but for the terms of one group, as many as fill the partitions of the sums, multiply the codes at once;
+  elsewhere contractions scale codes as they come (``codegen.dots.scales``);
 * what is added or subtracted becomes one product more: ``dot(x, q - z)`` -> ``dot(x, q) - sum(x) z``, in FP32. Of a
   convolution that is one with a kernel of ones, an output a group; the zeros of its padding add nothing to either.
 
@@ -36,6 +37,8 @@ from neuronx_cc.passes.precision.decisions import of_operands
 
 STORED = frozenset(["s8", "u8", "f8e4m3", "f8e4m3fn", "f8e5m2"])
 INTEGERS = frozenset(["s8", "u8", "s16", "s32"])
+LEAST_SCALED = {(False, False): 64, (False, True): 16, (True, False): 128}
+"""The same where contractions scale codes as they come: whether terms are neighbours, and activations FP32."""
 LEAST_TERMS, LEAST_DECODED = 4, 1
 """Terms of a group for each row, at least, where groups are products of their own, whose sums are FP32; of codes that
 operators on bits decode elsewhere.
@@ -75,21 +78,35 @@ def _moved(module: HloModule, op: hlo.DotOp | hlo.ConvolutionOp, index: int, con
     codes = hlo.shape_of(weight.codes).dtype
     for size in sorted(_joined(op.operands[index], MOST)):
         terms = [hlo.shape_of(op.operands[index]).dims[axis] for axis in contracted_by(op, index)]
-        if len(terms) != 1 or size <= 1 or terms[0] % size or not _pays(op, index, codes, size):
+        if len(terms) != 1 or size <= 1 or terms[0] % size or not _pays(op, index, weight, size):
             continue
         b = Build.before(module, op)
         dot = _in_groups(b, op, size)
-        weight = _weight(dot.operands[index])
-        if weight is not None and _is_movable(dot, index, weight):
+        grouped = _weight(dot.operands[index])
+        if grouped is not None and _is_movable(dot, index, grouped):
             group = len(dot.dims.data.lhs_batch) - 1
             around = _of_groups(b, dot, index, codes, context)
-            return b.convert(b.sum(_rewritten(around, weight), (group,)), op.shape.dtype)
+            return b.convert(b.sum(_rewritten(around, grouped), (group,)), op.shape.dtype)
     return None
 
 
-def _pays(dot: hlo.DotOp, index: int, codes: str, size: int) -> bool:
+def _pays(dot: hlo.DotOp, index: int, weight: Weight, size: int) -> bool:
     """Whether sums of groups of ``size`` terms take less time than scaled weights."""
-    return _rows(dot, index) * (LEAST_DECODED if codes == LATE else LEAST_TERMS) <= size
+    rows, codes = _rows(dot, index), hlo.shape_of(weight.codes).dtype
+    if codes == LATE:
+        return rows * LEAST_DECODED <= size
+    alone = index == 1 and not _sides(dot)[1].batch and all(_scales_as_it_comes(step) for step in weight.steps)
+    whole = hlo.shape_of(dot.operands[1 - index]).dtype == "f32"
+    near = hlo.shape_of(dot.operands[index]).rank - 1 in contracted_by(dot, index)
+    least = LEAST_SCALED.get((near, whole)) if alone else None
+    if least is not None and codes in INFINITE and not whole:
+        return False  # no product takes several groups
+    return rows * (least or LEAST_TERMS) <= size or (rows == 1 and least is not None and not near)
+
+
+def _scales_as_it_comes(step: Step) -> bool:
+    """Whether contractions do so with what they load."""
+    return not issubclass(step.kind, hlo.DivideOp) and not (step.reverse and issubclass(step.kind, hlo.SubtractOp))
 
 
 def _rows(dot: hlo.DotOp, index: int) -> int:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import product
 from math import prod
 
-from neuronx_cc.codegen.dots import groups
+from neuronx_cc.codegen.dots import groups, scaled
 from neuronx_cc.codegen.dots.blocks import (
     block,
     box_of,
@@ -55,6 +55,10 @@ SEVERAL = 2
 """Sums of a tile of rows that are open at a time, at least: runs of the columns of one are short."""
 MOST_STREAMED = 8
 """Blocks of k that are no loop, beside the rest of k: those of a loop wait for each other."""
+UNROLLED_CONVERTED, MOST_PRODUCTS = 16, 8192
+"""Blocks of codes that are no loop, in which they would be converted, or scaled, when those before are multiplied; and
+tiles of the products of these.
+"""
 UNROLLED_BATCHES = 16
 """Products of a batch that are unrolled, of all its dims together."""
 UNROLLED_TRANSPOSES = 8
@@ -258,7 +262,10 @@ def _unrolled_batches(problem: Problem, sizes: Sizes) -> int:
 def _unrolled_blocks(problem: Problem, sizes: Sizes) -> int:
     """Blocks along one dim that are no loop: more where each has few products."""
     tiles = sum(map(prod, problem.all_chunks)) * -(-prod(problem.m) // sizes.rows)
-    return max(UNROLLED_BLOCKS, UNROLLED_TILES // tiles)
+    found = max(UNROLLED_BLOCKS, UNROLLED_TILES // tiles)
+    if problem.rhs.converted and not problem.rhs.transposed:
+        found = max(found, min(UNROLLED_CONVERTED, MOST_PRODUCTS // tiles))
+    return found
 
 
 def _with(frame: Schedule, stays: str, m: int, n: int, buffers: tuple[int, int], sizes: Sizes) -> Schedule:
@@ -400,11 +407,16 @@ def _streamed(problem: Problem, frame: Schedule, most: int, sizes: Sizes) -> Ite
         whole = _with(frame, "lhs", rows, n, (1, 2), sizes)
         whole = replace(whole, sums=Sums.BANKS, columns=n, group=max(1, group))
         counts = [count for count in halves(most) if count < most]
-        boxed = (replace(whole, boxes=tuple(box_of(each, count) for each in problem.all_chunks)) for count in counts)
+        boxed = (replace(whole, boxes=_boxes(problem, count)) for count in counts)
         fitting = [with_more_buffers(problem, each, sizes) for each in boxed if fits(problem, each, sizes)]
         few += _straight(problem, fitting)
         many += fitting[:1]
     yield from (ahead(problem, each, sizes) for each in few or many)
+
+
+def _boxes(problem: Problem, count: int) -> tuple[tuple[int, ...], ...]:
+    """About so many chunks of each segment; of codes that are scaled all that share a partition's scales."""
+    return tuple(box_of(each, max(count, scaled.near(problem))) for each in problem.all_chunks)
 
 
 def _across(problem: Problem, frame: Schedule, sizes: Sizes) -> Iterator[Schedule]:
@@ -422,7 +434,7 @@ def _across(problem: Problem, frame: Schedule, sizes: Sizes) -> Iterator[Schedul
     whole = _with(frame, "lhs", rows, problem.n_tiled, (1, 2), sizes)
     whole = replace(whole, sums=Sums.BANKS, columns=problem.n_tiled)
     most = max(map(prod, problem.all_chunks))
-    boxed = (replace(whole, boxes=tuple(box_of(each, count) for each in problem.all_chunks)) for count in halves(most))
+    boxed = (replace(whole, boxes=_boxes(problem, count)) for count in halves(most))
     fitting = [each for each in boxed if fits(problem, each, sizes)]
     yield from (ahead(problem, each, sizes) for each in _straight(problem, fitting) or fitting[:1])
 
@@ -436,7 +448,7 @@ def _straight(problem: Problem, schedules: Sequence[Schedule]) -> list[Schedule]
 def _boxed(problem: Problem, frame: Schedule, most: int, sizes: Sizes) -> Iterator[Schedule]:
     """With blocks of k that fit, the largest first."""
     for count in halves(most):
-        boxes = tuple(box_of(each, count) for each in problem.all_chunks)
+        boxes = _boxes(problem, count)
         lhs, rhs = (
             replace(frame.coming(operand), ways=tuple(way_of(operand, box) for box in boxes))
             for operand in (problem.lhs, problem.rhs)

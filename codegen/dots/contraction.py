@@ -7,7 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
-from neuronx_cc.codegen.dots.problem import DECODED, Home, Problem, Staged, order_of
+from neuronx_cc.codegen.dots.problem import DECODED, Home, Problem, Scale, Staged, order_of
 from neuronx_cc.codegen.dots.table import Listed
 from neuronx_cc.codegen.emission.views import View
 from neuronx_cc.codegen.epilogues.chain import Chain
@@ -79,6 +79,8 @@ class Bound:
     """Whether the program relies on it that none of its codes is NaN."""
     listed: Listed | None = None
     """How its matrices are found in a table."""
+    scales: tuple[tuple[View | None, Scale], ...] = ()
+    """What its codes are scaled by, with dims like it, if that is no number."""
 
     @property
     def home(self) -> Home:
@@ -102,6 +104,10 @@ class Bound:
     def apart(self) -> int:
         """Bytes between matrices that are found in a table; 0 for others."""
         return 0 if self.listed is None else self.listed.pitch
+
+    def taken(self, op: hlo.DotOp, index: int) -> str:
+        """The element type in which products take it: that of the operand where its codes are scaled."""
+        return hlo.shape_of(op.operands[index]).dtype if self.scales else self.view.dtype
 
     @property
     def stream(self) -> Stream:

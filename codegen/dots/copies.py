@@ -54,7 +54,7 @@ def copies_of(
     """Which operands are copied, and to where, and nanoseconds of these copies and the contraction; ``plain`` are the
     problems where none is. ``beside``: bytes a partition that the result will take.
     """
-    if plain and any(each.listed is not None for each in bound):
+    if plain and any(each.listed is not None or each.scales for each in bound):
         return (), context.planner.time(context.planner.easiest(plain))
     whole = tuple(_whole(context, contraction, bound, beside))
     posed = _posed(contraction, bound, out, plain), whole
@@ -86,6 +86,8 @@ def copies_of(
             found[copies] = [replace(each, room=each.room - taken) for each in problems] if taken else problems
         return bool(problems)
 
+    if bound[1].scales:  # what is made as it comes lies nowhere else
+        ways, others = tuple(copies for copies in ways if 1 not in dict(copies)), ()
     for copies in ways:
         if pose(copies) and apart and apart.issubset(dict(copies)):
             break

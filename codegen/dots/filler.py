@@ -64,6 +64,8 @@ class Filler:
     """For the numbers of matrices that lie in a table."""
     between: Callable[[], None] | None = None
     """What engines may do besides when a part of the rows is transposed."""
+    scaled: Callable[[Block, Block, bool], None] | None = None
+    """What loads and scales codes that are to be transposed: ``(source, rows, several)``."""
 
     def source(self, span: Span, segment: Segment) -> Block:
         """What lies there: [k on partitions, other k dims..., rows]."""
@@ -325,6 +327,9 @@ class Filler:
         """Rows that are to be transposed, of which the DMA casts the last elements."""
         if len((merged := merge_free([source, rows]))[0].dims) > 1:
             source, rows = merged
+        if self.scaled is not None:
+            self.scaled(source, rows, several)
+            return
         timing, last, size = self.emitter.builder.timing, len(rows.dims) - 1, rows.dims[-1].size
         count = conversion.cast_of_row(timing, self.operand, rows.dtype, size)
         others, left = (block.index(last, Affine(0), size - count) for block in (source, rows))

@@ -69,7 +69,8 @@ def _body(problem: Problem, schedule: Schedule, sizes: Sizes) -> int:
     """Blocks of an iteration of a loop: engines wait for each other between iterations, longest for small blocks."""
     rows, columns = -(-schedule.together // sizes.columns), -(-schedule.rhs.rows // sizes.bank_columns)
     tiles = problem.products * rows * columns
-    least = FEW_BODY if problem.rhs.transposed and has_few_rows(problem, sizes) else 1
+    few = problem.rhs.transposed and has_few_rows(problem, sizes)
+    least = FEW_BODY if few or (problem.rhs.converted and not problem.rhs.transposed) else 1
     return max(least, min(MOST_BUFFERS, UNROLLED_TILES // SMALL_LOOPS // max(1, tiles)))
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from math import prod
 
+from neuronx_cc.codegen.dots.cuts import LEAST_FILLED
 from neuronx_cc.codegen.dots.problem import divisor
-from neuronx_cc.codegen.dots.statement import LEAST_FILLED
 from neuronx_cc.codegen.emission.accesses import Alloc
 from neuronx_cc.codegen.emission.views import View, stride_of
 from neuronx_cc.codegen.maps.plan import resident_view

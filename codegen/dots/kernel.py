@@ -35,6 +35,7 @@ from neuronx_cc.codegen.dots.problem import (
 )
 from neuronx_cc.codegen.dots.products import Products
 from neuronx_cc.codegen.dots.result import Bias, Output
+from neuronx_cc.codegen.dots.scaling import Scaling
 from neuronx_cc.codegen.dots.schedule import (
     ZEROS,
     Schedule,
@@ -58,6 +59,8 @@ from neuronx_cc.ir.isa.limits import PARTITIONS
 from neuronx_cc.ir.isa.program import Stream
 from neuronx_cc.ir.types import WIDE_FLOATS, itemsize
 
+OF_SCALES = 2
+"""Of PSUM, for scales."""
 MAX_ROWS_WITH_BIAS = 2 * PARTITIONS
 """Rows up to which TensorE adds a bias; its cost grows with the rows, Vector's does not depend on it."""
 
@@ -78,12 +81,14 @@ def lower(context: Context, kernel: Kernel, step: int) -> None:
     bound = bind(context, contraction)
     if bias is not None and _may_stream_past(contraction, bound[1]):
         contraction = replace(contraction, bias=None, chain=Chain.of(context, op.result, kernel.ops[1:]))
-    stored = [each.view.dtype for each in bound]
+    stored = [each.taken(op, index) for index, each in enumerate(bound)]
     taken = (pe_dtype(op, index, dtype) for index, dtype in enumerate(stored))
     dtypes = {*taken, *filter(None, map(exact_type, stored)), *map(turnable, stored)} & PE_DTYPES
     for dtype in sorted(dtypes):
         # made here because staging asks for them inside loops
         context.fixed.identity(carrier_of(dtype, context.moves_values(dtype)))
+    for dtype in sorted({scale.stored for each in bound for view, scale in each.scales if view is not None}):
+        context.fixed.identity(dtype)
     placed = place(context, contraction, bound)
     if placed.problem.comes_in_pairs:
         context.fixed.identity(PAIR)
@@ -136,12 +141,15 @@ def emit(context: Context, placed: Placed, schedule: Schedule) -> None:
     pool = TilePool(builder, f"contraction {op.loc.name}")
     tiles = Tiles(builder, op.loc.name, planned, pool)
     emitter = Emitter(builder, lambda like, dtype: like)
-    banks = tiles.banks(builder.sizes.banks // 2, "partial sums")
+    half = builder.sizes.banks // 2
+    of_scales = OF_SCALES if problem.rhs.scales and not problem.rhs.transposed else 0
+    banks = tiles.banks(half, "partial sums")
     if problem.epilogue is not None and 2 * row_tiles(problem, schedule, builder.sizes) <= banks.count:
         banks.phases = 2  # what one iteration of a loop makes is read while the next one's sums are added up
+    scale_banks = tiles.banks(of_scales, "scales") if of_scales else banks
     transposer = None
     if problem.lhs.transposed or problem.rhs.transposed:
-        other = tiles.banks(builder.sizes.banks // 2, "transposes")
+        other = tiles.banks(half - of_scales, "transposes")
         transposer = transposer_of(context, emitter, tiles, other, schedule.transposes)
     kept: dict[str, Alloc] = {}
     for operand in (problem.lhs, problem.rhs):
@@ -169,12 +177,16 @@ def emit(context: Context, placed: Placed, schedule: Schedule) -> None:
             turns = replace(turns, leaves=partial(conversion.leave_pairs, emitter, apart))
         register = registers.get(operand.name, -1)
         filler = Filler(*carried, brought, *row, emitter, tiles, turns, in_tiles, register, waiting.between)
+        scaling = None
+        if operand.scales:
+            scaling = Scaling.ready(filler, scale_banks, context.fixed.identity)
+            filler = replace(filler, scaled=scaling.rows)
         if Way.LAID_OUT in coming.ways:
             layout = ConstantLayout(context, bound, operand, problem.k, problem.k_dim, problem.segments[0])
         alloc = kept.get(operand.name)
         there = None if alloc is None else KeptBlocks(*carried, alloc)
         two = InPairs(problem, operand, apart) if problem.comes_in_pairs else None
-        return Stage(coming, filler, layout, there, waiting.told, two)
+        return Stage(coming, filler, layout, there, waiting.told, two, None if operand.transposed else scaling)
 
     output = Output.ready(placed, emitter, tiles, schedule, banks.count)
     registers = {each.name: builder.new_register() for each in (problem.lhs, problem.rhs) if each.apart}

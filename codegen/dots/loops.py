@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import product
 from math import prod
 
 from neuronx_cc.codegen.dots import splitting
@@ -22,6 +23,9 @@ from neuronx_cc.codegen.emission.tiles import dense, in_long_runs
 from neuronx_cc.codegen.emission.views import Atom
 from neuronx_cc.codegen.movement.transfer import copy
 from neuronx_cc.ir.isa.program import Stream
+
+FEW_TILES = 8
+"""Tiles of rows that are multiplied one by one while the next block is staged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +111,10 @@ class Loops:
         if self._is_turned(block):
             self.nest.waiting.follow_in_steps(pair, self._in_steps(output, block, pair, collected))
             return
+        if (scaling := self.rhs.scaling) is not None and self._has_few_tiles(block):
+            steps = self._tiles_in_steps(scaling.steps(block.columns), output, block, pair, collected)
+            self.nest.waiting.follow_in_steps(pair, steps)
+            return
         if not self._has_few_sums(block):
             self.nest.waiting.follow(pair, partial(self._block, output, block, pair, collected))
             return
@@ -118,6 +126,32 @@ class Loops:
         schedule = self.schedule
         few = schedule.group == schedule.beside == 1 and block.rows <= schedule.swapped
         return few and self.problem.rhs.transposed and block.columns <= schedule.columns
+
+    def _has_few_tiles(self, block: Part) -> bool:
+        """Whether the tiles of rows of a block are so few that no loop need go through them."""
+        schedule, most = self.schedule, FEW_TILES * self.builder.sizes.columns
+        return schedule.group == schedule.beside == 1 and schedule.swapped < block.rows <= most
+
+    def _tiles_in_steps(
+        self, steps: int, output: Output, block: Part, pair: Pair, collected: Block | None
+    ) -> Iterator[None]:
+        """A block in so many steps. TensorE has a part in staging the next one, for which all products would wait."""
+        most, tall = self.builder.sizes.bank_columns, self.builder.sizes.columns
+        chunks = -(-(-(-block.rows // tall) * -(-block.columns // most)) * self.problem.products // steps)
+        for row, at in product(block.tiles(tall), range(0, block.columns, self.schedule.columns)):
+            part = row.cut_columns(Affine(at), min(self.schedule.columns, block.columns - at))
+            target, arrays = output.target(part, collected), output.arrays(part)
+            result = self._made_at(target)
+            for begin in range(0, part.columns, most):
+                offset, columns = Affine(begin), min(most, part.columns - begin)
+                tile, bank = part.cut_columns(offset, columns), self.products.bank(part.rows, columns)
+                here, *more = (each.index(1, offset, columns) for each in (result, *arrays))
+                for first, some in pair.pieces(chunks):
+                    self.products.accumulate(bank, tile, some, first)
+                    yield
+                self.products.add_row(bank, tile)
+                output.finish([(here, bank, more)])
+            self._store(target, result)
 
     def _in_steps(self, output: Output, block: Part, pair: Pair, collected: Block | None) -> Iterator[None]:
         """Such a block, a tile of columns at a time; no loop, for what is staged meanwhile is no part of it."""

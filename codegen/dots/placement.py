@@ -13,6 +13,7 @@ from neuronx_cc.codegen.dots.copies import copied, copies_of, dense_of, is_read_
 from neuronx_cc.codegen.dots.homes import best_home, placed
 from neuronx_cc.codegen.dots.inside import dim_around, lying_whole
 from neuronx_cc.codegen.dots.problem import DECODED, Home, divisor, pe_dtype, run_of
+from neuronx_cc.codegen.dots.scales import scales_of
 from neuronx_cc.codegen.dots.statement import problems_of
 from neuronx_cc.codegen.emission.accesses import Alloc
 from neuronx_cc.codegen.emission.views import View, linear, unplaced
@@ -71,7 +72,12 @@ def bind(context: Context, contraction: Contraction) -> tuple[Bound, Bound]:
 
 
 def _bind(context: Context, contraction: Contraction, index: int) -> Bound:
-    value, order = context.source_of(contraction.op.operands[index]), contraction.order(index)
+    operand, order = contraction.op.operands[index], contraction.order(index)
+    if (scaled := context.scaled.get(operand)) is not None:
+        found = scales_of(contraction.op, scaled, context.hbm, context.sizes)
+        assert found is not None, "arrays in HBM lie as they are stored"
+        return Bound(scaled.codes.value, found[0], scales=found[1])
+    value = context.source_of(operand)
     staged = context.residents.staged.get((contraction.op, index))
     if staged is not None:
         return Bound(value, staged.view, staged=staged)

@@ -92,6 +92,26 @@ class Staged:
 
 
 @dataclass(frozen=True, slots=True)
+class Scale:
+    """What the numbers of codes are multiplied by, or what is added or subtracted: a number for each group of a row."""
+
+    opcode: str
+    """multiply, subtract or add."""
+    stored: str
+    """Its element type."""
+    dtype: str
+    """Of the result."""
+    terms: int
+    """Of a group."""
+    along: int = 0
+    """Bytes from one group to the next; 0 where all groups have the same."""
+    row: int = 0
+    """Bytes from one row to the next."""
+    number: float | None = None
+    """What it is for all groups and rows."""
+
+
+@dataclass(frozen=True, slots=True)
 class Operand:
     """One operand: its dims class by class, as they lie."""
 
@@ -115,6 +135,8 @@ class Operand:
     """Whether TensorE transposes its codes two at a time, neighbours along the last dim of k."""
     apart: int = 0
     """Bytes from one matrix to the next of those that lie in a table, by number; 0 for others."""
+    scales: tuple[Scale, ...] = ()
+    """What its codes are made numbers by as they come, the first one first."""
 
     def tells_matrices(self, dim: int) -> bool:
         """Whether indices along a free dim tell which matrix of a table."""
@@ -336,7 +358,7 @@ class Problem:
         """The element type in which rows of an operand are transposed: what is converted, in few bits."""
         if operand.dtype == TWO:
             return operand.stored
-        if not operand.converted or not self.moves_values:
+        if not operand.converted or not self.moves_values or operand.scales:
             return operand.dtype
         return operand.dtype if operand.decoded else turnable(operand.stored)
 

@@ -40,6 +40,14 @@ class Pair(NamedTuple):
         lhs = [block.index(2, part.lhs_row, part.rows) for block in self.lhs]
         return Pair(lhs, [block.index(2, part.n_offset, part.columns) for block in self.rhs])
 
+    def pieces(self, most: int) -> Iterator[tuple[bool, Pair]]:
+        """So many chunks of all at a time, at most, and whether they are the first."""
+        for number in range(len(self.lhs)):
+            both, chunks = (self.lhs[number], self.rhs[number]), self.lhs[number].dims[1].size
+            for start in range(0, chunks, most):
+                cut = [[block.index(1, Affine(start), min(most, chunks - start))] for block in both]
+                yield number == start == 0, Pair(*cut)
+
     def turned(self, part: Part) -> Pair:
         """The same with the columns of rhs stationary, and the rows of lhs, or parts of them side by side, moving."""
         rows = [block.index(len(block.dims) - 1, part.lhs_row, part.rows) for block in self.lhs]
@@ -83,9 +91,14 @@ class Products:
         """The sums of one tile over all chunks of the pair. ``biased``: with the bias, if there is one."""
         bank = self.bank(part.rows, part.columns)
         self.accumulate(bank, part, pair)
-        if biased and self.bias is not None:
-            self.bias.add(bank, part)
+        if biased:
+            self.add_row(bank, part)
         return bank
+
+    def add_row(self, bank: Block, part: Part) -> None:
+        """The bias, if there is one."""
+        if self.bias is not None:
+            self.bias.add(bank, part)
 
     def accumulate(self, bank: Block, part: Part, pair: Pair, first: bool = True) -> None:
         """Add the products of a tile over all chunks of the pair to what is in the bank, unless they are the

@@ -7,7 +7,7 @@ from enum import Enum
 from itertools import product
 from math import prod
 
-from neuronx_cc.codegen.dots import conversion, splitting
+from neuronx_cc.codegen.dots import conversion, scaled, splitting
 from neuronx_cc.codegen.dots.problem import PART, PARTS, Operand, Problem, Segment, run_of
 from neuronx_cc.codegen.emission.views import Atom
 from neuronx_cc.ir.machine import Sizes
@@ -339,7 +339,9 @@ def footprint(problem: Problem, schedule: Schedule, sizes: Sizes) -> dict[tuple[
             tiles[f"{operand.name} rows", schedule.row_buffers] = rows_bytes
         elif operand.transposed and operand.stored != operand.dtype:
             tiles[f"{operand.name} cast", 1] = taken * coming.beside * itemsize(operand.dtype)
-        if operand.converted:
+        if operand.scales:
+            tiles |= scaled.footprint(problem, operand, rows, sizes)
+        elif operand.converted:
             tiles[f"{operand.name} unconverted", conversion.BUFFERS] = unconverted_bytes(problem, sizes)
         if carried_in.bit_bytes(carried):
             bits = taken * coming.beside * carried_in.bit_bytes(carried)

@@ -78,6 +78,11 @@ class Part:
         """``columns`` of these, from ``offset`` on."""
         return replace(self, n_offset=self.n_offset + offset, columns=columns)
 
+    def tiles(self, height: int) -> Iterator[Part]:
+        """Of ``height`` rows each, the last one of those that are left."""
+        for start in range(0, self.rows, height):
+            yield self.cut_rows(Affine(start), min(height, self.rows - start))
+
     def of_each_partition(self, number: int) -> Part:
         """Of the neighbouring rows of each partition the one of this ``number``: a tile, staged after those before."""
         rows = self.rows // self.beside

@@ -11,6 +11,7 @@ from neuronx_cc.codegen.dots import conversion, pairs, splitting
 from neuronx_cc.codegen.dots.constants import ConstantLayout
 from neuronx_cc.codegen.dots.filler import Filler
 from neuronx_cc.codegen.dots.problem import PART, PARTS, TWO, Operand, Problem, Segment, Split, Staged
+from neuronx_cc.codegen.dots.scaling import Scaling
 from neuronx_cc.codegen.dots.schedule import (
     Coming,
     Way,
@@ -83,6 +84,8 @@ class Stage:
     """Told of each tile before it is filled: what lies there may still be unread."""
     pairs: InPairs | None = None
     """Where an operand comes in pairs, of both."""
+    scaling: Scaling | None = None
+    """Of codes with terms on the partitions, which are scaled as they come."""
 
     def blocks(self, span: Span, segments: Sequence[Segment], again: bool) -> list[Block]:
         """For each segment a block [partitions, chunks, rows]. ``again``: all that is kept is there.
@@ -144,6 +147,11 @@ class Stage:
         if way is Way.TRANSPOSED:
             assert self.kept is not None
             return self._loaded(self.kept.block(span, segment), span, segment)
+        if self.scaling is not None:
+            box = span.terms or tuple((Affine(), size) for size in problem.chunks(segment))
+            tile = self._tile([size for _, size in box], span, segment)
+            self.scaling.fill(tile, span, segment)
+            return tile
         source = self.filler.source(span, segment)
         if way is Way.IN_PLACE:
             chunk = next((atom for atom in source.dims[1:-1] if atom.size > 1), Atom(1, 0))

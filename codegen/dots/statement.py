@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Container, Hashable, Iterable, Sequence
+from dataclasses import replace
 from itertools import product
 from math import prod
 
 from neuronx_cc.codegen.context import Context
-from neuronx_cc.codegen.dots import pairs
+from neuronx_cc.codegen.dots import pairs, scaled
 from neuronx_cc.codegen.dots.contraction import Bound, Contraction
+from neuronx_cc.codegen.dots.cuts import LEAST_FILLED, Class, Refined, cuts, largest, neighbours_have_long_runs
 from neuronx_cc.codegen.dots.problem import (
     DECODED,
     PAIR,
@@ -24,69 +25,17 @@ from neuronx_cc.codegen.dots.problem import (
     exact_type,
     pe_dtype,
     rounding_of,
-    run_of,
     segments_of,
     splits_of,
 )
-from neuronx_cc.codegen.dots.schedule import FEW
 from neuronx_cc.codegen.emission.views import Atom, IterSpace, View, align, stride_of, unplaced
 from neuronx_cc.codegen.epilogues.work import Epilogue
 from neuronx_cc.codegen.movement.transpose_kernel import SQUARE
 from neuronx_cc.ir import hlo
-from neuronx_cc.ir.isa.program import Stream
-from neuronx_cc.ir.isa.timing import Timing
 from neuronx_cc.ir.types import itemsize
 
-LEAST_FILLED = 2
-"""Chunks of constants fill one part in so many of the partitions, if they all have the same length."""
-HIDDEN = 4
-"""One part in so many of what short transfers take is not hidden behind other work, at least."""
 
-
-@dataclass(frozen=True, slots=True)
-class _Class:
-    """Refined dims of one class, and how each array that has them lies."""
-
-    sizes: tuple[int, ...]
-    atoms: tuple[tuple[Atom, ...], ...]
-
-    def on_partitions(self, array: int) -> int:
-        """How many of them lie on the partitions of an array."""
-        return sum(atom.partition for atom in self.atoms[array])
-
-    def cut(self, dim: int, partitions: int, beside: int) -> _Class:
-        """With (steps, partitions, neighbours on a partition) in place of a dim."""
-
-        def split(atom: Atom) -> tuple[Atom, ...]:
-            steps = atom.size // (partitions * beside)
-            inner = (Atom(partitions, atom.stride * beside), *([Atom(beside, atom.stride)] if beside > 1 else []))
-            return (Atom(steps, atom.stride * partitions * beside), *inner) if steps > 1 else inner
-
-        atoms = tuple((*each[:dim], *split(each[dim]), *each[dim + 1 :]) for each in self.atoms)
-        return _Class(tuple(atom.size for atom in atoms[0]), atoms)
-
-
-@dataclass(frozen=True, slots=True)
-class _Refined:
-    """b: lhs, rhs, result, arrays; m: lhs, result, arrays; n: rhs, result, arrays; k: lhs, rhs."""
-
-    b: _Class
-    m: _Class
-    n: _Class
-    k: _Class
-
-    @property
-    def exchanged(self) -> _Refined:
-        """Of the same contraction with its operands in each other's place."""
-
-        def swapped(each: _Class) -> _Class:
-            first, second, *others = each.atoms
-            return _Class(each.sizes, (second, first, *others))
-
-        return _Refined(swapped(self.b), self.n, self.m, swapped(self.k))
-
-
-def _refine(contraction: Contraction, views: Sequence[View], out: View, adds: Sequence[View]) -> _Refined | None:
+def _refine(contraction: Contraction, views: Sequence[View], out: View, adds: Sequence[View]) -> Refined | None:
     """Common dims, in the order in which the result lies, terms in that of an operand; None where some do not nest, or
     lie on the partitions in a way that nothing reads.
     """
@@ -107,7 +56,7 @@ def _refine(contraction: Contraction, views: Sequence[View], out: View, adds: Se
         ),
         _aligned([lhs_k, rhs_k], k, rhs_k if lhs_k.in_sbuf else lhs_k),
     )
-    classes = [_Class(tuple(space.sizes), tuple(map(tuple, space.atoms))) for space in spaces if space is not None]
+    classes = [Class(tuple(space.sizes), tuple(map(tuple, space.atoms))) for space in spaces if space is not None]
     if len(classes) < len(spaces):
         return None
     b, m_, n, k_ = classes
@@ -121,7 +70,7 @@ def _refine(contraction: Contraction, views: Sequence[View], out: View, adds: Se
         return None  # a dim on the partitions is used whole
     if any(n.on_partitions(array) for array in arrays[1]) or any(map(b.on_partitions, range(len(b.atoms)))):
         return None
-    return _Refined(b, m_, n, k_)
+    return Refined(b, m_, n, k_)
 
 
 def _aligned(views: Sequence[View], sizes: Sequence[int], like: View | None) -> IterSpace | None:
@@ -174,6 +123,7 @@ def _lie(context: Context, contraction: Contraction, bound: Sequence[Bound], wri
         context.moves_values("bf16"),
         *((hlo.shape_of(operand).dtype, *contraction.sizes(index)) for index, operand in enumerate(op.sources)),
         *((each.home, each.is_defined, each.staged and each.staged.segments) for each in bound),
+        *(scale for each in bound for _, scale in each.scales),
         *map(pairs.begins_evenly, bound),
         *((view.dtype, view.in_sbuf, view.dims) for view in (*(each.view for each in bound), *written)),
     )
@@ -190,13 +140,15 @@ def _stated(
     if refined is None or (across and len(refined.n.sizes) > 1):
         return []
     found = _ways(context, contraction, bound, refined, written, (across, apart))
+    if any(each.scales for each in bound):
+        return [each for each in found if scaled.nests_in(each)]
     if _may_exchange(contraction, refined, bound, written):
         others = _ways(context, contraction, bound[::-1], refined.exchanged, written, (0, False), True)
         found += others
     return found
 
 
-def _may_exchange(contraction: Contraction, refined: _Refined, bound: Sequence[Bound], written: Sequence[View]) -> bool:
+def _may_exchange(contraction: Contraction, refined: Refined, bound: Sequence[Bound], written: Sequence[View]) -> bool:
     """Whether operands may take each other's place, where rows or columns lie in several dims or are no neighbours."""
     if contraction.bias is not None or any(view.in_sbuf for view in written) or any(each.staged for each in bound):
         return False
@@ -208,7 +160,7 @@ def _ways(
     context: Context,
     contraction: Contraction,
     bound: Sequence[Bound],
-    refined: _Refined,
+    refined: Refined,
     written: Sequence[View],
     columns: tuple[int, bool],
     exchanged: bool = False,
@@ -221,11 +173,12 @@ def _ways(
         for i, view in enumerate(written)
     )
     found = []
-    splits = [(None, None)] if exchanged else _splits(contraction, bound, across)
-    ways: list[tuple[_Class, tuple[int, ...], int | None]] = [
-        (*cut, None) for cut in _cuts(context.timing, refined, bound)
+    whole = exchanged or any(each.scales for each in bound)
+    splits = [(None, None)] if whole else _splits(contraction, bound, across)
+    ways: list[tuple[Class, tuple[int, ...], int | None]] = [
+        (*cut, None) for cut in cuts(context.timing, refined, bound)
     ]
-    if context.moves_values(PAIR) and not across:
+    if context.moves_values(PAIR) and not across and not bound[1].scales:
         ways += [
             (k.cut(dim, k.sizes[dim] // 2, 2), direct, index)
             for k, direct, _ in tuple(ways)
@@ -276,7 +229,7 @@ def _ways(
             for m_dim, n_dim in tilings
             if not lhs.tells_matrices(m_dim) and not rhs.tells_matrices(n_dim)
         ]
-        if not direct and _neighbours_have_long_runs(context.timing, refined, k, bound):
+        if not direct and not rhs.scales and neighbours_have_long_runs(context.timing, refined, k, bound):
             found += [other for each in found[-len(tilings) :] if (other := _with_neighbours(each)) is not None]
     return found
 
@@ -328,8 +281,8 @@ def _with_neighbours(problem: Problem) -> Problem | None:
 def _operands(
     contraction: Contraction,
     bound: Sequence[Bound],
-    refined: _Refined,
-    k: _Class,
+    refined: Refined,
+    k: Class,
     direct: Container[int],
     splits: tuple[Split | None, Split | None],
     exchanged: bool,
@@ -345,7 +298,7 @@ def _operands(
             name,
             each.home,
             each.view.dtype,
-            taken(index, each.view.dtype),
+            taken(index, each.taken(contraction.op, index)),
             refined.b.atoms[index],
             free.atoms[0],
             k.atoms[index],
@@ -353,96 +306,13 @@ def _operands(
             each.is_defined,
             splits[index],
             apart=each.apart,
+            scales=tuple(scale for _, scale in each.scales),
         )
         for index, (name, each, free) in enumerate(zip(("lhs", "rhs"), bound, (refined.m, refined.n), strict=True))
     ]
 
 
 # ---- ways to cut k --------------------------------------------------------------------------------------------
-
-
-def _cuts(timing: Timing, refined: _Refined, bound: Sequence[Bound]) -> Iterator[tuple[_Class, tuple[int, ...]]]:
-    """k as it is and with neighbouring terms on one partition, each with the operands that come without a transpose.
-
-    Neighbours are worth it where a term of an operand in HBM is a short run beside the next term's, or where the few
-    rows of one come straight to the partitions.
-    """
-    k = refined.k
-    yield k, ()
-    if any(each.home in (Home.CONSTANT, Home.STAGED) for each in bound) or any(map(k.on_partitions, (0, 1))):
-        return
-    dim = _largest(k.sizes)
-    partitions = divisor(k.sizes[dim], timing.sizes.rows) if dim >= 0 else 1
-    if partitions * LEAST_FILLED < timing.sizes.rows:
-        return
-    most, free = k.sizes[dim] // partitions, (refined.m.atoms[0], refined.n.atoms[0])
-    near = [index for index, each in enumerate(bound) if k.atoms[index][dim].stride == itemsize(each.view.dtype)]
-    # rows that are transposed are loaded in parts, whose terms must not lie apart
-    width = max(itemsize(each.view.dtype) for each in bound)
-    loaded = 2 * timing.sizes.bank_bytes // (timing.sizes.rows * width) if near else most
-    beside = _divisor_near(most, _for_long_runs(timing, k, dim, free, bound), loaded)
-    if beside > 1:
-        yield k.cut(dim, partitions, beside), ()
-    few = tuple(
-        index
-        for index in near
-        if bound[index].home is Home.HBM
-        and itemsize(bound[index].view.dtype) > 1
-        and prod(atom.size for atom in free[index]) <= FEW
-    )
-    others = [bound[index] for index in near if index not in few]
-    if few and all(each.home is Home.HBM and each.view.dtype in pairs.PAIRED for each in others):
-        yield k.cut(dim, partitions, most), few
-
-
-def _divisor_near(size: int, wanted: int, most: int) -> int:
-    """The smallest divisor of ``size`` from ``wanted`` to ``most``, else the largest below."""
-    found = [each for each in range(1, min(size, most) + 1) if size % each == 0]
-    return next((each for each in found if each >= wanted), found[-1])
-
-
-def _neighbours_have_long_runs(timing: Timing, refined: _Refined, k: _Class, bound: Sequence[Bound]) -> bool:
-    dim, free = _largest(k.sizes), (refined.m.atoms[0], refined.n.atoms[0])
-    return dim >= 0 and _for_long_runs(timing, k, dim, free, bound) > 1
-
-
-def _for_long_runs(
-    timing: Timing, k: _Class, dim: int, free: Sequence[tuple[Atom, ...]], bound: Sequence[Bound]
-) -> int:
-    """Terms beside each other for long runs; 1 where terms are no short runs. ``free``: the other dims of operands."""
-    runs = []
-    for at, each in enumerate(bound):
-        long = timing.found_run if each.listed is not None else timing.long_run
-        if 0 < (run := _run_of_term(each.view, k.atoms[at], free[at])) == k.atoms[at][dim].stride < long:
-            runs.append((run, -(-long // run)))
-    if not runs or _takes_longer_apart(timing, k, dim, free, bound, min(run for run, _ in runs)):
-        return 1
-    return max(count for _, count in runs)
-
-
-def _takes_longer_apart(
-    timing: Timing, k: _Class, dim: int, free: Sequence[tuple[Atom, ...]], bound: Sequence[Bound], run: int
-) -> bool:
-    """Whether Vector, which takes apart FP32 that is transposed, loses more by strided terms than long runs gain."""
-    terms = prod(k.sizes)
-    apart = [
-        terms * prod(atom.size for atom in rows) // timing.sizes.rows
-        for atoms, each, rows in zip(k.atoms, bound, free, strict=True)
-        if each.view.dtype == "f32" and atoms[dim].stride == itemsize("f32")
-    ]
-    if not apart:
-        return False
-    longest = timing.engine("tensor_copy", Stream.VECTOR, max(1, *apart)).bound
-    short, long = (timing.transfer(terms * run, each).dma for each in (run, timing.long_run))
-    return HIDDEN * longest > short - long
-
-
-def _run_of_term(view: View, contracted: Sequence[Atom], free: Sequence[Atom]) -> int:
-    """Bytes of one term of an operand in HBM; 0 if it is none that the DMA brings as TensorE wants it."""
-    width = itemsize(view.dtype)
-    if view.in_sbuf or any(atom.stride == width for atom in contracted):
-        return 0
-    return run_of(free, width)
 
 
 def _contracted_dim(
@@ -490,9 +360,4 @@ def _tiled(sizes: Sequence[int], arrays: Sequence[tuple[Sequence[Atom], str]]) -
         for dim, atom in enumerate(atoms)
         if atom.size > 1 and atom.stride == itemsize(dtype)
     ]
-    return list(dict.fromkeys([_largest(sizes), *near]))
-
-
-def _largest(sizes: Sequence[int]) -> int:
-    """The first dim of the largest size, -1 without any."""
-    return max(range(len(sizes)), key=lambda dim: sizes[dim], default=-1)
+    return list(dict.fromkeys([largest(sizes), *near]))

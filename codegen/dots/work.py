@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from math import prod
 
-from neuronx_cc.codegen.dots import conversion, splitting
+from neuronx_cc.codegen.dots import conversion, scaled, splitting
 from neuronx_cc.codegen.dots.blocks import blocks_of
 from neuronx_cc.codegen.dots.problem import TWO, Home, Operand, Problem, Result, run_of
 from neuronx_cc.codegen.dots.schedule import Kept, Leaves, Schedule, Sums, count_row_tiles, row_run
@@ -29,11 +29,18 @@ def load(problem: Problem, schedule: Schedule, operand: Operand, timing: Timing)
 
 def made_on_chip(problem: Problem, operand: Operand, timing: Timing) -> Work:
     """What engines make of all of one operand of one batch index, once."""
+    if operand.scales:
+        return scaled.work(problem, operand, timing)
     return conversion.of_all(problem, operand, timing) + splitting.work(problem, operand, timing)
 
 
 def transfers(problem: Problem, schedule: Schedule, operand: Operand, timing: Timing) -> Work:
-    """Of all of one operand of one batch index, from HBM, once."""
+    """Of all of one operand of one batch index, from HBM, once, with what its codes are scaled by."""
+    came = _transfers(problem, schedule, operand, timing)
+    return came + scaled.moved(problem, operand, timing) if operand.scales else came
+
+
+def _transfers(problem: Problem, schedule: Schedule, operand: Operand, timing: Timing) -> Work:
     problem, operand = problem.carried(operand)
     width = itemsize(operand.stored)
     nbytes = problem.elements(operand) * max(width, itemsize(operand.loaded))

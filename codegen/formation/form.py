@@ -54,11 +54,13 @@ def form(
     inside: Set[hlo.Operation],
     epilogues: Mapping[hlo.HloOp, Sequence[hlo.HloOp]],
     late: Set[hlo.Operation],
+    made: Set[hlo.Operation],
 ) -> list[Kernel]:
     """Kernels of ``computation`` in execution order, but of the ops ``without``.
 
     ``together``: ops that are a kernel, and what they are together; they are ``inside``, as is what only they need. So
-    are contractions with their ``epilogues``. ``late``: see ``recompute.spread``.
+    are contractions with their ``epilogues``. ``late``: see ``recompute.spread``. ``made``: what contractions make
+    their operands by as they come.
     """
     last: dict[hlo.HloOp, tuple[Sequence[hlo.HloOp], object]] = {ops[-1]: (ops, what) for ops, what in together}
     last |= {ops[-1]: ((op, *ops), None) for op, ops in epilogues.items()}
@@ -70,7 +72,7 @@ def form(
             formation.place_together(*last[op])
         if op in inside or is_view(op) or op.opcode in ("tuple", "constant"):
             continue
-        if op.result in context.load_casts:
+        if op in made or op.result in context.load_casts:
             formation.stand_for(op)
         elif op not in without and op not in formation.late:
             formation.place(op)
@@ -109,9 +111,9 @@ class _Formation:
 
     def stand_for(self, cast: hlo.HloOp) -> None:
         """``cast`` belongs to no kernel; what reads it waits for what it casts."""
-        source = base(cast.operands[0])
-        if source in self.member:
-            self.member[cast.results[0]] = self.member[source]
+        newest = self._newest(cast)
+        if newest is not None:
+            self.member[cast.results[0]] = newest
 
     def place_together(self, ops: Sequence[hlo.HloOp], what: object) -> None:
         """Make one kernel of all ``ops``, which may be an attention or a chain."""

@@ -40,6 +40,8 @@ def straighten(context: Context, op: hlo.HloOp, step: int) -> None:
     batches = (op.dims.data.lhs_batch, op.dims.data.rhs_batch) if isinstance(op, hlo.DotOp) else ()
     orders, copies = dict[int, tuple[hlo.SSAValue, tuple[int, ...]]](), 0.0
     for index, operand in enumerate(op.operands):
+        if operand in context.scaled:
+            continue
         operand = context.load_casts.get(operand, operand) if isinstance(op, hlo.ReduceOp) else operand
         deep = index < len(contracted) and _is_deep(operand, contracted[index])
         steps = _steps(operand) and hlo.shape_of(operand).size >= LEAST_ELEMENTS
