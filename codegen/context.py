@@ -173,7 +173,7 @@ class Context:
         return value
 
     def read_for(self, value: hlo.SSAValue) -> Iterator[hlo.SSAValue]:
-        """``value`` and what is read in its stead: casts on load, also of what it is a view of, and what it is scaled by."""
+        """``value`` and what is read in its stead: codes and scales, casts on load, also of what it is a view of."""
         yield value
         if (scaled := self.scaled.get(value)) is not None:
             yield from scaled.read
