@@ -98,7 +98,7 @@ class Scale:
     opcode: str
     """multiply, subtract or add."""
     stored: str
-    """Its element type."""
+    """Its element type on chip."""
     dtype: str
     """Of the result."""
     terms: int

@@ -26,6 +26,8 @@ CODES = SMALL_INTEGERS | {"f8e4m3", "f8e5m2"}
 """Types that Vector reads as numbers."""
 _STEPS = (hlo.MultiplyOp, hlo.SubtractOp, hlo.AddOp)
 Splat = Callable[[hlo.SSAValue], Any]
+WIDE_INTEGERS = ("s32", "s16")
+"""In which integers may be subtracted first."""
 MOST = 12
 """Ops between a contraction and its codes, at most."""
 MOST_STEPS = 2
@@ -111,25 +113,30 @@ def _followed(value: hlo.SSAValue, splat: Splat) -> Scaled | None:
             return None
         if isinstance(op, hlo.ConvertOp):
             source = hlo.shape_of(op.operand).dtype
-            if source in CODES and is_stored(op.operand) and op.shape.dtype in WIDE_FLOATS:
+            if source in CODES and is_stored(op.operand):
                 if not 0 < len(steps) <= MOST_STEPS or not is_lossless(source, op.shape.dtype):
                     return None
                 codes = Part(op.operand, tuple(views))
                 return Scaled(codes, tuple(reversed(steps)), (*ops, op))
-            if source != "f32" or dtype not in WIDE_FLOATS:
+            if source not in ("f32", *WIDE_INTEGERS) or dtype not in WIDE_FLOATS:
                 return None
-            value = op.operand
+            value, dtype = op.operand, source if source in WIDE_INTEGERS else dtype
         elif isinstance(op, hlo.ReshapeOp | hlo.TransposeOp):
             views.append(op)
             value = op.operands[0]
-        elif isinstance(op, _STEPS) and dtype in WIDE_FLOATS:
+        elif isinstance(op, _STEPS) and (dtype in WIDE_FLOATS or not isinstance(op, hlo.MultiplyOp)):
             index = next((at for at in (0, 1) if _leads_to_codes(op.operands[at])), None)
             if index is None or (index and isinstance(op, hlo.SubtractOp)):
                 return None
             other = op.operands[1 - index]
             number = splat(other)
-            part = Part(other, tuple(views)) if number is None else None
-            steps.append(Step(op.opcode, part, dtype, None if number is None else float(number)))
+            made = "f32" if dtype in WIDE_INTEGERS else dtype
+            if number is None:
+                part, casts = _as_stored(other, tuple(views))
+                steps.append(Step(op.opcode, part, made))
+                ops += casts
+            else:
+                steps.append(Step(op.opcode, None, made, float(number)))
             value = op.operands[index]
             dtype = hlo.shape_of(value).dtype
         else:
@@ -137,6 +144,25 @@ def _followed(value: hlo.SSAValue, splat: Splat) -> Scaled | None:
         if not is_view(op):
             ops.append(op)
     return None
+
+
+def _as_stored(value: hlo.SSAValue, views: tuple[hlo.HloOp, ...]) -> tuple[Part, list[hlo.HloOp]]:
+    """An array as it is stored, and the casts after that, which lose nothing and which nothing else reads."""
+    found, casts, seen = Part(value, views), list[hlo.HloOp](), list(views)
+    for _ in range(MOST):
+        op = value.owner
+        if not isinstance(op, hlo.HloOp) or not value.has_one_use():
+            break
+        if is_view(op):
+            seen.append(op)
+        elif isinstance(op, hlo.ConvertOp) and is_lossless(hlo.shape_of(op.operand).dtype, op.shape.dtype):
+            casts.append(op)
+        else:
+            break
+        value = op.operands[0]
+        if casts and is_stored(value):
+            return Part(value, tuple(seen)), casts
+    return found, []
 
 
 def _leads_to_codes(value: hlo.SSAValue) -> bool:
@@ -186,19 +212,20 @@ def scales_of(
         if part is None or len(part[1]) != 1 or len(part[2]) not in (1, 2):
             return None
         view, (rows,), terms = part
-        if view.dtype not in WIDE_FLOATS or rows.stride == 0 or terms[-1].stride or rows.size != columns.size:
+        stored = "bf16" if view.dtype in SMALL_INTEGERS else view.dtype
+        if stored not in WIDE_FLOATS or rows.stride == 0 or terms[-1].stride or rows.size != columns.size:
             return None
         along = terms[0].stride if len(terms) > 1 else 0
-        read.append((view, Scale(step.opcode, view.dtype, step.dtype, terms[-1].size, along, rows.stride)))
+        read.append((view, Scale(step.opcode, stored, step.dtype, terms[-1].size, along, rows.stride)))
     size = gcd(*(scale.terms for _, scale in read))
     if all_terms.size == size or any(scale.terms not in (size, all_terms.size) for _, scale in read):
         return None
     if columns.stride == 1:
-        near = all(scale.row == itemsize(scale.stored) for view, scale in read if view is not None)
+        near = all(scale.row == itemsize(view.dtype) for view, scale in read if view is not None)
         return (codes[0], tuple(read)) if near and beside(all_terms.size, size, sizes) else None
     groups, partitions = all_terms.size // size, divisor(all_terms.size, sizes.rows)
     dense = all(
-        scale.along == itemsize(scale.stored) and scale.row == groups * scale.along
+        scale.along == itemsize(view.dtype) and scale.row == groups * scale.along
         for view, scale in read
         if view is not None
     )

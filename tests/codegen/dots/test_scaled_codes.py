@@ -22,7 +22,9 @@ TYPES = {
     "f8e5m2": ml_dtypes.float8_e5m2,
 }
 ACTIVATIONS = {"bf16": ml_dtypes.bfloat16, "f32": np.float32, "f16": np.float16}
-ZEROS = ("none", "none", "group", "number", "minimum")
+ZEROS = ("none", "none", "group", "integer", "number", "minimum")
+KEPT = (np.float32, np.float32, np.float16, ml_dtypes.bfloat16)
+"""Types in which scales are stored."""
 
 
 class Drawn:
@@ -33,7 +35,9 @@ class Drawn:
         self.dtype, self.other = draw.choice([*TYPES]), draw.choice(["bf16", "bf16", "f32", "f16"])
         self.computed = draw.choice(["x", "f32"])
         self.turned, self.wide = (draw.random() < 0.5 for _ in range(2))
-        self.zeros, self.bias = draw.choice(ZEROS), draw.random() < 0.3
+        self.zeros, self.bias, self.kept = draw.choice(ZEROS), draw.random() < 0.3, draw.choice(KEPT)
+        if self.zeros == "integer" and self.dtype not in ("s8", "u8"):
+            self.zeros = "group"
         self.layers = draw.choice((1, 1, 1, 2, 3))
         self.size = draw.choice((16, 32, 32, 64, 128, 128, 256))
         self.m = draw.choice((2, 5, 16, 33, 64, 100, 128, 129, 200, 300))
@@ -45,7 +49,7 @@ class Drawn:
     def __str__(self) -> str:
         names = [name for name in ("turned", "wide", "bias") if getattr(self, name)]
         sizes = f"{self.m} {self.k} {self.n} {self.size} {self.layers}"
-        return f"{self.dtype} {self.other} {self.computed} {sizes} {self.zeros} {' '.join(names)}"
+        return f"{self.dtype} {self.other} {self.computed} {self.kept} {sizes} {self.zeros} {' '.join(names)}"
 
     def inputs(self) -> list[Array]:
         numbers, groups = self.numbers, self.k // self.size
@@ -54,6 +58,8 @@ class Drawn:
         w = numbers.integers(low, high, (self.layers, self.k, self.n)).astype(np.float32).astype(TYPES[self.dtype])
         scales = np.exp2(numbers.integers(-2, 2, (self.layers, groups, self.n))).astype(np.float32)
         zeros = numbers.integers(-3, 4, scales.shape).astype(np.float32)  # 8 bits of BF16 hold all that comes of them
+        scales = scales.astype(self.kept)
+        zeros = zeros.astype(np.int8 if self.zeros == "integer" else self.kept)
         bias = numbers.integers(-9, 9, (self.layers, self.n)).astype(np.float32)
         if self.turned:
             w, scales, zeros = (np.ascontiguousarray(each.swapaxes(1, 2)) for each in (w, scales, zeros))
@@ -68,9 +74,13 @@ class Drawn:
             value = value.astype(dtype)
             return np.repeat(value, self.size, axis) if self.wide else np.expand_dims(value, axis + 1)
 
-        numbers = w.astype(dtype)
+        if self.zeros == "integer" and np is jnp:
+            zeros, numbers = zeros.astype(jnp.int32), w.astype(jnp.int32).reshape(dims)
+            numbers = (numbers - jnp.expand_dims(zeros, axis + 1)).reshape(w.shape).astype(dtype)
+        else:
+            numbers = w.astype(dtype)
         numbers = numbers if self.wide else numbers.reshape(dims)
-        if self.zeros == "group":
+        if self.zeros == "group" or (self.zeros == "integer" and np is not jnp):
             numbers = numbers - repeated(zeros)
         elif self.zeros == "number":
             numbers = numbers - 8
@@ -127,7 +137,7 @@ TIMES = {
 def test_times(case: str) -> None:
     dtype, *words, rows = case.split()
     drawn = Drawn(0)
-    drawn.dtype, drawn.other, drawn.computed, drawn.m = dtype, "bf16", "f32", int(rows)
+    drawn.dtype, drawn.other, drawn.computed, drawn.m, drawn.kept = dtype, "bf16", "f32", int(rows), np.float32
     drawn.k = drawn.n = 4096
     drawn.size, drawn.layers, drawn.bias, drawn.wide, drawn.turned = 128, 1, False, False, "turned" in words
     drawn.zeros = "group" if "zeros" in words else "number" if "number" in words else "none"
