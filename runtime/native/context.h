@@ -19,6 +19,8 @@ struct Context {
     OneHots one_hots;
     bool observed;           // somebody looks at the memory after a run
     i64 run;
+    const Item* unit = nullptr;  // a product with an identity matrix that stays as it is in this run, and where that is
+    const char* unit_at = nullptr;
     std::vector<char*> bases;
     i64 *registers, *counters, slots;
     Code* code;              // what is being run, from item `at` on

@@ -230,6 +230,7 @@ EXPORTED i64 core_start(Context* context, i64 run, char* const* addresses, const
         for (float& weight : weights.dense) weight = std::numeric_limits<float>::quiet_NaN();
     weights.blank = true;
     context->run = run;
+    context->unit = nullptr;
     context->registers = registers;
     context->counters = counters;
     context->slots = slots;

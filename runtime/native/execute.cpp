@@ -91,6 +91,21 @@ bool multiply_equal_rows(Context& context, Item& item, char* const* start, const
     return true;
 }
 
+// Whether the moving tile is the identity matrix. One that stays as it is in a run is looked at once, whoever reads it.
+bool is_identity(Context& context, Item& item, const char* moving) {
+    const bool constant = item.params[2] != 0, stays = constant && !item.borrows;
+    if (constant && item.seen == context.run) return item.identity;
+    const Item* unit = context.unit;
+    const Nest& free = item.inside;
+    const bool same = stays && unit && context.unit_at == moving && unit->pitch == item.pitch && free.rows == 1 && unit->inside.rows == 1 &&
+                      unit->inside.inner == free.inner && unit->inside.stride[0][0] == free.stride[0][0] &&
+                      unit->operands[1].type == item.operands[1].type && unit->operands[1].lanes == item.operands[1].lanes;
+    item.identity = same || context.kernels->is_identity(item, moving, own_workspace());
+    item.seen = context.run;
+    if (stays && item.identity) context.unit = &item, context.unit_at = moving;
+    return item.identity;
+}
+
 bool multiply(Context& context, Item& item, char* const* start, const Place* places) {
     Weights& weights = context.weights;
     const Operand &out = item.operands[0], &moving = item.operands[1];
@@ -102,13 +117,9 @@ bool multiply(Context& context, Item& item, char* const* start, const Place* pla
         settle_weights(context);
     }
     if (multiply_equal_rows(context, item, start, places)) return true;
-    const bool accumulates = item.params[0] != 0, tf32 = item.params[1] != 0, constant = item.params[2] != 0;
+    const bool accumulates = item.params[0] != 0, tf32 = item.params[1] != 0;
     if (columns == moving.lanes && !accumulates && !tf32) {
-        if (!constant || item.seen != context.run) {
-            item.identity = context.kernels->is_identity(item, start[1], own_workspace());
-            item.seen = context.run;
-        }
-        if (item.identity) {
+        if (is_identity(context, item, start[1])) {
             if (weights.pending && !is_dense_tile(*weights.item)) context.kernels->settle(weights);
             const char* from = weights.pending ? weights.source : reinterpret_cast<const char*>(weights.dense);
             const i64 pitch = weights.pending ? weights.pitch : weights.rows * 4;
