@@ -7,7 +7,7 @@ Input: ``flatten_control``'s form. Output: a counted loop is gone if each elemen
 * does not depend on itself, so that an iteration finds what the one before it made;
 * or is updated element by element, ``outer(inner(a, c), b)`` with ``a`` and ``b`` that do not depend on it
   (``expansions.recurrences``): sums, products, extremes, and linear recurrences, as of generalised advantages,
-  exponential averages, filters of first order and states with diagonal decay;
+  exponential averages, filters of first order and states with diagonal decay; states of 16 bits are added up in FP32;
 
 if everything else in its body can be computed of arrays with the iterations as their first dim
 (``expansions.stacking``), if these fit, and if that takes less time by estimate. Inner loops come first.
@@ -25,7 +25,7 @@ from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.hlo.editing import defining_op, erase, ops_of, replace, users
 from neuronx_cc.ir.isa.timing import Timing
-from neuronx_cc.ir.types import INTEGERS, NUMPY_DTYPE
+from neuronx_cc.ir.types import INTEGERS, NUMPY_DTYPE, WIDE_FLOATS
 from neuronx_cc.passes.analysis import batching_cost
 from neuronx_cc.passes.analysis.effects import effectful_computations, has_effects
 from neuronx_cc.passes.analysis.loop_state import Invariants
@@ -37,13 +37,16 @@ from neuronx_cc.passes.expansions.stacking import Stacks, Walk
 from neuronx_cc.passes.manager import PassContext, only_for
 from neuronx_cc.passes.simplify_control import elements, packed
 
+_NARROW = WIDE_FLOATS - {"f32"}
+
 
 @only_for(hlo.WhileOp)
 def run(module: HloModule, context: PassContext) -> None:
     effectful = effectful_computations(module)
     for loop, counted in counted_loops(module):
         if counted.trips > 1:
-            _Loop(module, loop, counted, context.timing).batch(effectful)
+            mixed = context.options.mixed_precision_accumulation
+            _Loop(module, loop, counted, context.timing, mixed).batch(effectful)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +62,9 @@ class _Output:
 
 
 class _Loop:
-    def __init__(self, module: HloModule, loop: hlo.WhileOp, counted: Count, timing: Timing) -> None:
-        self.module, self.loop, self.timing = module, loop, timing
+    def __init__(self, module: HloModule, loop: hlo.WhileOp, counted: Count, timing: Timing, mixed: bool) -> None:
+        """``mixed``: what narrow floats add up to is rounded once."""
+        self.module, self.loop, self.timing, self.mixed = module, loop, timing, mixed
         self.trips = counted.trips
         self.counted = counted
         self.known = Invariants(module, loop)
@@ -245,14 +249,16 @@ class _Loop:
             forms = self._forms(stacks, reads)
             if result not in forms:
                 return False
+            dtype, start = hlo.shape_of(initial).dtype, _wide(stacks, initial)
             if self._is_apart(forms, result):
-                total = line.total(forms[result], initial)
+                total = line.total(forms[result], start)
                 if total is not None:
-                    done[index] = total
+                    done[index] = stacks.build.convert(total, dtype)
                     return True
-            states = line.states(forms[result], initial)
+            states = line.states(forms[result], start)
             if states is None:
                 return False
+            states = stacks.build.convert(states, dtype)
             stacks.arrays[result] = states
         assert states is not None
         if reads:
@@ -276,15 +282,16 @@ class _Loop:
                         heappush(pending, self.place[user])
         return forms
 
-    @staticmethod
-    def _follow(stacks: Stacks, op: hlo.HloOp, forms: dict[Value, Update]) -> None:
+    def _follow(self, stacks: Stacks, op: hlo.HloOp, forms: dict[Value, Update]) -> None:
+        if op.shape.dtype in _NARROW and not self.mixed and not isinstance(op, hlo.ExtremeOp):
+            return
         carried = any(operand in forms for operand in op.operands)
         ready = carried and all(x in forms or x in stacks for x in op.operands)
         if not ready or not isinstance(op, hlo.ElementwiseOp):
             return
         if any(hlo.shape_of(operand).dims != op.shape.dims for operand in op.operands):
             return
-        operands = [forms[operand] if operand in forms else stacks.array(operand) for operand in op.operands]
+        operands = [forms[x] if x in forms else _wide(stacks, stacks.array(x)) for x in op.operands]
         form = step(stacks.build, stacks.trips, op, operands)
         if form is not None:
             forms[op.results[0]] = form
@@ -301,6 +308,11 @@ class _Loop:
             elif any(reader is root or reader.results[0] not in forms for reader in readers):
                 return False
         return True
+
+
+def _wide(stacks: Stacks, value: Value) -> Value:
+    """``value``, in FP32 if it is of narrower floats: states are rounded once they are there."""
+    return stacks.build.convert(value, "f32") if hlo.shape_of(value).dtype in _NARROW else value
 
 
 def _row_written(op: hlo.ScatterOp, module: HloModule) -> _Output | None:

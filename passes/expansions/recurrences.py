@@ -1,8 +1,9 @@
 """Updates ``c = outer(inner(a, c), b)`` of a loop's state, and the states that they give in all iterations.
 
 An update is followed op by op from the carried value ``c``: what is added to it, what it is multiplied with, what it is
-compared with, are arrays that hold these for all iterations along dim 0. Floats are FP32, for narrower ones a loop
-rounds in every iteration; sums and products of integers wrap, and may be combined in any order.
+compared with, are arrays that hold these for all iterations along dim 0. Floats of 16 bits are taken as FP32: what a
+loop rounds in every iteration is rounded once, as in sums of many terms; sums and products of integers wrap, and may be
+combined in any order.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from math import prod
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo.editing import defining_op
 from neuronx_cc.ir.isa.limits import PARTITIONS
+from neuronx_cc.ir.types import WIDE_FLOATS
 from neuronx_cc.passes import find_scans
 from neuronx_cc.passes.analysis.values import identity_of, same_number, splat_number
 from neuronx_cc.passes.expansions import scans
@@ -51,10 +53,12 @@ def step(build: Build, trips: int, op: hlo.HloOp, operands: list[Update | Value]
     """What ``op`` makes of carried values and arrays; None where no such update says it."""
     carried = [each for each in operands if isinstance(each, Update)]
     dtype, dims = op.shape.dtype, (trips, *op.shape.dims)
+    dtype = "f32" if dtype in WIDE_FLOATS else dtype
     if isinstance(op, hlo.SelectOp):
         return _chosen(build, operands, dims) if dtype == "f32" else None
-    if isinstance(op, hlo.ConvertOp | hlo.CopyOp) and hlo.shape_of(op.operands[0]).dtype == dtype:
-        return carried[0]
+    if isinstance(op, hlo.ConvertOp | hlo.CopyOp):
+        before = hlo.shape_of(op.operands[0]).dtype
+        return carried[0] if before == op.shape.dtype or {before, op.shape.dtype} <= WIDE_FLOATS else None
     if isinstance(op, hlo.NegateOp) and dtype == "f32":
         return _scaled(build, carried[0], build.number(-1, dtype, dims))
     if len(operands) != 2:

@@ -7,8 +7,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from after_passes import compiled
-from generated import check_function
+from generated import check_function, text_of
 from jax import lax
+
+from neuronx_cc.hlo_import.parser import parse_text
+from neuronx_cc.ir import hlo
+from neuronx_cc.ir.hlo.editing import ops_of
+from neuronx_cc.ir.reference import evaluate
+from neuronx_cc.passes.manager import PassContext, PassOptions, run_passes
+from neuronx_cc.passes.pipelines import DEFAULT_PIPELINE, pass_names
 
 LANES = (5, 3)
 
@@ -221,12 +228,24 @@ def test_integers_wrap():
     check_function(run, np.arange(48, dtype=np.int32).reshape(12, 4))
 
 
-def test_narrow_floats_round_in_every_step():
-    def run(x):
-        return lax.scan(lambda c, row: (c * jnp.bfloat16(0.99) + row,) * 2, jnp.zeros(4, jnp.bfloat16), x)[1]
-
-    _, counts, _ = compiled(run, drawn(0, 40, 4).astype(jnp.bfloat16))
-    assert counts["while"]
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+@pytest.mark.parametrize("step", ["sum", "product", "affine", "greatest", "turned difference"])
+def test_narrow_floats_are_rounded_once(dtype, step):
+    """States of 16 bits are those of FP32, rounded; with sums in the type itself they are rounded in every step."""
+    update = {**STEPS, "affine": lambda c, a, b: c * (a * 0.5) + b}[step]
+    wide = scanned(lambda c, *row: update(c, *row).astype(c.dtype), 0.5)
+    arrays = [drawn(seed, 40, *LANES).astype(dtype) for seed in (0, 1)]
+    module = parse_text(text_of(wide, *arrays))
+    run_passes(module, pass_names(DEFAULT_PIPELINE), PassContext(PassOptions()))
+    assert not any(isinstance(op, hlo.WhileOp) for op in ops_of(module.entry.block))
+    found = evaluate(module, arrays)
+    for one, other in zip(found, jax.tree.leaves(wide(*[x.astype(np.float32) for x in arrays])), strict=True):
+        assert one.dtype == dtype
+        np.testing.assert_allclose(one.astype(np.float32), np.asarray(other), rtol=1e-2, atol=1e-2)
+    check_function(wide, *arrays, relative=0.1)
+    module = parse_text(text_of(wide, *arrays))
+    run_passes(module, pass_names(DEFAULT_PIPELINE), PassContext(PassOptions(mixed_precision_accumulation=False)))
+    assert any(isinstance(op, hlo.WhileOp) for op in ops_of(module.entry.block)) == (step != "greatest")
 
 
 KEPT = {
