@@ -86,8 +86,8 @@ def copies_of(
             found[copies] = [replace(each, room=each.room - taken) for each in problems] if taken else problems
         return bool(problems)
 
-    if bound[1].scales:  # what is made as it comes lies nowhere else
-        ways, others = tuple(copies for copies in ways if 1 not in dict(copies)), ()
+    if made := {index for index, each in enumerate(bound) if each.scales}:  # as they come, and lie nowhere else
+        ways, others = tuple(copies for copies in ways if made.isdisjoint(dict(copies))), ()
     for copies in ways:
         if pose(copies) and apart and apart.issubset(dict(copies)):
             break

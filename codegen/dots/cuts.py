@@ -71,13 +71,14 @@ def cuts(timing: Timing, refined: Refined, bound: Sequence[Bound]) -> Iterator[t
     rows of one come straight to the partitions.
     """
     k = refined.k
-    if bound[1].scales and len(k.sizes) == 1 and not any(map(k.on_partitions, (0, 1))):
-        size = min(scale.terms for _, scale in bound[1].scales)
-        if k.atoms[1][0].stride > 1 and (beside := scales.beside(k.sizes[0], size, timing.sizes)):
+    made = next((index for index, each in enumerate(bound) if each.scales), None)
+    if made is not None and len(k.sizes) == 1 and not any(map(k.on_partitions, (0, 1))):
+        size = min(scale.terms for _, scale in bound[made].scales)
+        if k.atoms[made][0].stride > 1 and (beside := scales.beside(k.sizes[0], size, timing.sizes)):
             yield k.cut(0, divisor(k.sizes[0], timing.sizes.rows), beside), ()
             return
     yield k, ()
-    if bound[1].scales:
+    if made is not None:
         return
     if any(each.home in (Home.CONSTANT, Home.STAGED) for each in bound) or any(map(k.on_partitions, (0, 1))):
         return

@@ -142,7 +142,7 @@ def emit(context: Context, placed: Placed, schedule: Schedule) -> None:
     tiles = Tiles(builder, op.loc.name, planned, pool)
     emitter = Emitter(builder, lambda like, dtype: like)
     half = builder.sizes.banks // 2
-    of_scales = OF_SCALES if problem.rhs.scales and not problem.rhs.transposed else 0
+    of_scales = OF_SCALES if problem.scaled is not None and not problem.scaled.transposed else 0
     banks = tiles.banks(half, "partial sums")
     if problem.epilogue is not None and 2 * row_tiles(problem, schedule, builder.sizes) <= banks.count:
         banks.phases = 2  # what one iteration of a loop makes is read while the next one's sums are added up

@@ -74,7 +74,7 @@ def bind(context: Context, contraction: Contraction) -> tuple[Bound, Bound]:
 def _bind(context: Context, contraction: Contraction, index: int) -> Bound:
     operand, order = contraction.op.operands[index], contraction.order(index)
     if (scaled := context.scaled.get(operand)) is not None:
-        found = scales_of(contraction.op, scaled, context.hbm, context.sizes)
+        found = scales_of(contraction.op, index, scaled, context.hbm, context.sizes)
         assert found is not None, "arrays in HBM lie as they are stored"
         return Bound(scaled.codes.value, found[0], scales=found[1])
     value = context.source_of(operand)

@@ -263,6 +263,11 @@ class Problem:
     def __hash__(self) -> int:  # once: plans are looked up by their problems all the time
         return self._hash
 
+    @property
+    def scaled(self) -> Operand | None:
+        """The operand whose codes are scaled, if any."""
+        return next((each for each in (self.rhs, self.lhs) if each.scales), None)
+
     @cached_property
     def m_tiled(self) -> int:
         """Size of the dim of m that is cut into tiles."""

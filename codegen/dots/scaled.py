@@ -47,8 +47,8 @@ class Nest:
 
 def nests_in(problem: Problem) -> bool:
     """Whether the operand whose codes are scaled comes so that they can be."""
-    operand = problem.rhs
-    if not operand.scales:
+    operand = problem.scaled
+    if operand is None:
         return True
     if operand.transposed:
         return len(problem.k) == 1
@@ -88,8 +88,12 @@ def _of_group(operand: Operand, timing: Timing) -> tuple[Work, Work]:
     )
 
 
+def _rows(problem: Problem, operand: Operand) -> int:
+    return max(1, prod(problem.n if operand.name == "rhs" else problem.m))
+
+
 def _work_of_rows(problem: Problem, operand: Operand, timing: Timing) -> Work:
-    elements = problem.products * max(1, prod(problem.n))
+    elements = problem.products * _rows(problem, operand)
     if in_one(operand):
         tiles = (Tile(operand.dtype),), (Tile(operand.stored), F32)
         each = timing.engine("tensor_tensor", Stream.VECTOR, timing.sizes.bank_columns, *tiles, ("multiply",))
@@ -102,7 +106,7 @@ def work(problem: Problem, operand: Operand, timing: Timing) -> Work:
     """Of all of one operand, once."""
     if operand.transposed:
         return _work_of_rows(problem, operand, timing)
-    elements, columns = problem.products * max(1, prod(problem.n)), timing.sizes.bank_columns
+    elements, columns = problem.products * _rows(problem, operand), timing.sizes.bank_columns
     each_time = near(problem)
     total, read = NOTHING, operand.stored
     for scale in operand.scales:
@@ -118,14 +122,15 @@ def work(problem: Problem, operand: Operand, timing: Timing) -> Work:
 
 def near(problem: Problem) -> int:
     """Chunks of the other operand whose scales are the same, partition by partition."""
-    if not problem.rhs.scales or problem.rhs.transposed:
+    operand = problem.scaled
+    if operand is None or operand.transposed:
         return 1
-    return prod(problem.k[dim] for dim in Nest(problem, problem.rhs).beside)
+    return prod(problem.k[dim] for dim in Nest(problem, operand).beside)
 
 
 def moved(problem: Problem, operand: Operand, timing: Timing) -> Work:
     """The transfers of scales, once."""
-    rows, total = max(1, prod(problem.n)), NOTHING
+    rows, total = _rows(problem, operand), NOTHING
     for scale in operand.scales:
         if scale.number is None:
             groups = prod(problem.k) // scale.terms if scale.along else 1

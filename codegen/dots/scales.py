@@ -93,12 +93,13 @@ def found(
     for op in ops_of(computation.block):
         if not isinstance(op, hlo.DotOp) or op in without:
             continue
-        scaled = _followed(op.rhs, splat)
-        if scaled is None or (exchanges and not all(map(is_stored, scaled.read))):
-            continue  # exchanges are moved past kernels by what each operand alone is made of
-        if not without.isdisjoint(scaled.ops) or scales_of(op, scaled, as_stored, sizes) is None:
-            continue
-        yield op.rhs, scaled
+        for index in (1, 0):
+            scaled = _followed(op.operands[index], splat)
+            if scaled is None or (exchanges and not all(map(is_stored, scaled.read))):
+                continue  # exchanges are moved past kernels by what each operand alone is made of
+            if without.isdisjoint(scaled.ops) and scales_of(op, index, scaled, as_stored, sizes) is not None:
+                yield op.operands[index], scaled
+                break
 
 
 def _followed(value: hlo.SSAValue, splat: Splat) -> Scaled | None:
@@ -178,12 +179,12 @@ def _leads_to_codes(value: hlo.SSAValue) -> bool:
 
 
 def scales_of(
-    op: hlo.DotOp, scaled: Scaled, lies: Callable[[hlo.SSAValue], View | None], sizes: Sizes
+    op: hlo.DotOp, index: int, scaled: Scaled, lies: Callable[[hlo.SSAValue], View | None], sizes: Sizes
 ) -> tuple[View, tuple[tuple[View | None, Scale], ...]] | None:
-    """The codes, [free..., contracted...], and what they are scaled by, from how arrays lie; None where that is not
-    what ``scaling`` knows.
+    """The codes of operand ``index``, [free..., contracted...], and what they are scaled by, from how arrays lie; None
+    where that is not what ``scaling`` knows.
     """
-    batch, free, contracted = order_of(op, 1)
+    batch, free, contracted = order_of(op, index)
     if batch:
         return None
     order = [*free, *contracted]

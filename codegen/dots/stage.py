@@ -150,7 +150,8 @@ class Stage:
         if self.scaling is not None:
             box = span.terms or tuple((Affine(), size) for size in problem.chunks(segment))
             tile = self._tile([size for _, size in box], span, segment)
-            self.scaling.fill(tile, span, segment)
+            for first, part in span.tiles():
+                self.scaling.fill(tile.index(2, first, part.size), part, segment)
             return tile
         source = self.filler.source(span, segment)
         if way is Way.IN_PLACE:

@@ -173,12 +173,12 @@ def _ways(
         for i, view in enumerate(written)
     )
     found = []
-    whole = exchanged or any(each.scales for each in bound)
-    splits = [(None, None)] if whole else _splits(contraction, bound, across)
+    made = any(each.scales for each in bound)
+    splits = [(None, None)] if exchanged or made else _splits(contraction, bound, across)
     ways: list[tuple[Class, tuple[int, ...], int | None]] = [
         (*cut, None) for cut in cuts(context.timing, refined, bound)
     ]
-    if context.moves_values(PAIR) and not across and not bound[1].scales:
+    if context.moves_values(PAIR) and not across and not made:
         ways += [
             (k.cut(dim, k.sizes[dim] // 2, 2), direct, index)
             for k, direct, _ in tuple(ways)
@@ -229,7 +229,11 @@ def _ways(
             for m_dim, n_dim in tilings
             if not lhs.tells_matrices(m_dim) and not rhs.tells_matrices(n_dim)
         ]
-        if not direct and not rhs.scales and neighbours_have_long_runs(context.timing, refined, k, bound):
+        if (
+            not direct
+            and not any(each.scales for each in bound)
+            and neighbours_have_long_runs(context.timing, refined, k, bound)
+        ):
             found += [other for each in found[-len(tilings) :] if (other := _with_neighbours(each)) is not None]
     return found
 

@@ -43,11 +43,12 @@ class Drawn:
         self.m = draw.choice((2, 5, 16, 33, 64, 100, 128, 129, 200, 300))
         count = draw.choice((2, 4, 6, 8, 10, 12, 22, 30))
         self.k = self.size * max(2, min(count, 1536 // self.size))
+        self.first = self.layers == 1 and draw.random() < 0.3
         self.n = self.k if self.layers > 1 else draw.choice((1, 100, 512, 700, 1300))
         self.numbers = np.random.default_rng(seed)
 
     def __str__(self) -> str:
-        names = [name for name in ("turned", "wide", "bias") if getattr(self, name)]
+        names = [name for name in ("turned", "wide", "bias", "first") if getattr(self, name)]
         sizes = f"{self.m} {self.k} {self.n} {self.size} {self.layers}"
         return f"{self.dtype} {self.other} {self.computed} {self.kept} {sizes} {self.zeros} {' '.join(names)}"
 
@@ -88,6 +89,9 @@ class Drawn:
         if self.zeros == "minimum":
             numbers = numbers + repeated(zeros)
         numbers = numbers.reshape(w.shape).astype(x.dtype)
+        if self.first:  # weights are the left operand
+            sums = np.matmul(numbers if self.turned else numbers.T, x.T, **self.wanted(np))
+            return sums + bias[:, None] if self.bias else sums
         sums = np.matmul(x, numbers.T if self.turned else numbers, **self.wanted(np))
         return sums + bias if self.bias else sums
 
@@ -115,7 +119,7 @@ class Drawn:
         return np.asarray(result, np.float64)
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(80))
 def test_values(seed: int) -> None:
     drawn = Drawn(seed)
     given = drawn.inputs()
@@ -139,6 +143,7 @@ def test_times(case: str) -> None:
     drawn = Drawn(0)
     drawn.dtype, drawn.other, drawn.computed, drawn.m, drawn.kept = dtype, "bf16", "f32", int(rows), np.float32
     drawn.k = drawn.n = 4096
+    drawn.first = False
     drawn.size, drawn.layers, drawn.bias, drawn.wide, drawn.turned = 128, 1, False, False, "turned" in words
     drawn.zeros = "group" if "zeros" in words else "number" if "number" in words else "none"
     lowered = jax.jit(drawn.function, keep_unused=True).lower(*drawn.inputs())
