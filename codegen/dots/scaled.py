@@ -20,6 +20,8 @@ CODES, TURNED_CODES = 4, 2
 """Banks of PSUM that codes which come at a time are as large as: in runs that are long for each neighbouring term; and
 those of rows that are to be transposed.
 """
+CODES_SHARE = 20
+"""Such codes take at most one part in so many of the room, in each buffer."""
 BETWEEN = 2
 """Buffers of what comes of codes by all steps but the last one."""
 
@@ -141,7 +143,7 @@ def moved(problem: Problem, operand: Operand, timing: Timing) -> Work:
 
 def footprint(problem: Problem, operand: Operand, rows: int, sizes: Sizes) -> dict[tuple[str, int], int]:
     """Bytes of a buffer of each tile beside the blocks: (name, buffers) -> bytes."""
-    most, tiles = most_codes(operand, sizes), dict[tuple[str, int], int]()
+    most, tiles = most_codes(problem, operand, sizes), dict[tuple[str, int], int]()
     beside = near(problem)
     wide = most if operand.transposed else min(rows, max(1, most // beside))
     tiles[f"{operand.name} unconverted", BUFFERS] = beside * wide
@@ -153,7 +155,9 @@ def footprint(problem: Problem, operand: Operand, rows: int, sizes: Sizes) -> di
         else:
             tiles[scales_name(operand, number), BUFFERS] = wide * itemsize(scale.stored)
         if number + 1 < len(operand.scales) and not operand.transposed:
-            tiles[f"{operand.name} between", BETWEEN] = beside * sizes.bank_columns * itemsize(scale.dtype)
+            tiles[f"{operand.name} between", BETWEEN] = (
+                beside * most_columns(problem, operand, sizes) * itemsize(scale.dtype)
+            )
     return tiles
 
 
@@ -167,6 +171,12 @@ def number_name(operand: Operand, number: int) -> str:
     return f"{operand.name} number {number}"
 
 
-def most_codes(operand: Operand, sizes: Sizes) -> int:
+def most_codes(problem: Problem, operand: Operand, sizes: Sizes) -> int:
     """Codes of a partition that come at a time, at most."""
-    return (TURNED_CODES if operand.transposed else CODES) * sizes.bank_bytes
+    most = (TURNED_CODES if operand.transposed else CODES) * sizes.bank_bytes
+    return max(1, min(most, problem.room // CODES_SHARE))
+
+
+def most_columns(problem: Problem, operand: Operand, sizes: Sizes) -> int:
+    """Rows of codes that are scaled by one instruction, at most, where they are neighbours."""
+    return min(sizes.bank_columns, max(1, most_codes(problem, operand, sizes) // near(problem)))

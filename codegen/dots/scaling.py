@@ -22,6 +22,7 @@ from neuronx_cc.codegen.dots.scaled import (
     by_scalar,
     in_one,
     most_codes,
+    most_columns,
     near,
     number_name,
     size_of,
@@ -76,7 +77,7 @@ class Scaling:
         source, target = (_with_all(each.select([0, *order, len(sizes) + 1]), nest) for each in (source, target))
         first = {dim: span.terms[others.index(dim)][0] for dim in nest.steps} if span.terms is not None else {}
         step, near, rows = (atom.size for atom in source.dims[1:])
-        most = max(1, most_codes(self.filler.operand, builder.sizes) // near)
+        most = max(1, most_codes(self.filler.problem, self.filler.operand, builder.sizes) // near)
         for start, count, width in builder.tiles(rows, most):
             for number in builder.each(count, UNROLLED_PIECES):
                 at = number * width + start
@@ -96,7 +97,10 @@ class Scaling:
     def steps(self, columns: int) -> int:
         """After how many parts of a block with all terms others may do something (``Filler.between``)."""
         problem = self.filler.problem
-        beside, most = near(problem), most_codes(self.filler.operand, self.filler.emitter.builder.sizes)
+        beside, most = (
+            near(problem),
+            most_codes(self.filler.problem, self.filler.operand, self.filler.emitter.builder.sizes),
+        )
         return problem.products // beside * -(-columns // max(1, most // beside))
 
     def _come(
@@ -128,8 +132,9 @@ class Scaling:
     def _scale(self, nest: Nest, target: Block, raw: Block, scales: Sequence[Block | None]) -> None:
         builder, emitter = self.filler.emitter.builder, self.filler.emitter
         near, width = (atom.size for atom in raw.dims[1:])
-        for start in range(0, width, builder.sizes.bank_columns):
-            count = min(builder.sizes.bank_columns, width - start)
+        most = most_columns(self.filler.problem, self.filler.operand, builder.sizes)
+        for start in range(0, width, most):
+            count = min(most, width - start)
             made, into = (each.index(2, Affine(start), count) for each in (raw, target))
             for number, ((_, scale), rows) in enumerate(zip(self._scales, scales, strict=True)):
                 out = into
@@ -170,7 +175,7 @@ class Scaling:
         if len(source.dims) > 2:
             self.rows(source.index(1, Affine()), target.index(1, Affine()), several)
             return
-        size, most = size_of(self.filler.operand), most_codes(self.filler.operand, builder.sizes)
+        size, most = size_of(self.filler.operand), most_codes(self.filler.problem, self.filler.operand, builder.sizes)
         most = most // size * size or most
         for start, count, width in builder.tiles(terms, min(terms, most)):
             for number in builder.each(count, UNROLLED_PIECES):

@@ -126,6 +126,15 @@ def test_values(seed: int) -> None:
     np.testing.assert_array_equal(drawn.run(given), drawn.expected(*given), err_msg=str(drawn))
 
 
+@pytest.mark.parametrize("seed", range(200, 212))
+def test_little_room(seed: int) -> None:
+    """A sixth to a half of the memory on chip."""
+    drawn = Drawn(seed)
+    given, nbytes = drawn.inputs(), (32768, 49152, 98304)[seed % 3]
+    result = drawn.run(given, set=[f"memory.sbuf_partition_bytes={nbytes}"])
+    np.testing.assert_array_equal(result, drawn.expected(*given), err_msg=str(drawn))
+
+
 TIMES = {
     "s8 16": 158.0,
     "s8 128": 166.0,
