@@ -79,6 +79,7 @@ PASSES = {
         "moments",
         "narrow_contractions",
         "narrow_operands",
+        "narrow_results",
         "narrow_state",
         "nested_stacks",
         "one_counter",

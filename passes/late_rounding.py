@@ -16,6 +16,8 @@ from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.hlo.editing import copy_op, erase, insert_before, ops_of, replace, users
 from neuronx_cc.passes.accumulate_f32 import record
+from neuronx_cc.passes.analysis.convolutions import is_depthwise, is_kernel_gradient
+from neuronx_cc.passes.analysis.stored import is_stored
 from neuronx_cc.passes.analysis.values import combiner_kind
 from neuronx_cc.passes.manager import PassContext, only_for
 
@@ -45,6 +47,8 @@ def run(module: HloModule, context: PassContext) -> None:
 
 
 def _is_narrow_sum(op: hlo.Operation) -> bool:
+    if isinstance(op, hlo.ConvolutionOp) and (is_kernel_gradient(op) or is_depthwise(op)):
+        return False  # these have no epilogue
     return isinstance(op, hlo.DotOp | hlo.ConvolutionOp) and op.shape.dtype in NARROW and op.shape.size > 0
 
 
@@ -128,6 +132,30 @@ def _widen(ops: list[hlo.HloOp], place: Places, context: PassContext) -> None:
 def _in_f32(op: hlo.HloOp, value: hlo.SSAValue, wide: dict[hlo.SSAValue, hlo.SSAValue], place: Places) -> hlo.SSAValue:
     shape = hlo.shape_of(value)
     if value not in wide and shape.dtype in NARROW:
-        made = insert_before(op, hlo.ConvertOp, (value,), hlo.array_type("f32", shape.dims), op.loc)
-        wide[value], place[made.owner] = made, place[op]  # type: ignore[index]  # an op's result
+        made = _before_cast(op, value, op.shape.size, place)
+        if made is None:
+            made = insert_before(op, hlo.ConvertOp, (value,), hlo.array_type("f32", shape.dims), op.loc)
+            place[made.owner] = place[op]  # type: ignore[index]  # an op's result
+        wide[value] = made
     return wide.get(value, value)
+
+
+def _before_cast(op: hlo.HloOp, value: hlo.SSAValue, size: int, place: Places) -> hlo.SSAValue | None:
+    """``value``, which ``op`` of so many elements reads, as it was before a cast of what lies in HBM, or of less that
+    is repeated, as a bias is; None for others: another kernel stores those in 16 bits.
+    """
+    cast = value.owner
+    if isinstance(cast, hlo.ConvertOp):
+        shape, kept = hlo.shape_of(cast.operand), is_stored(cast.operand) and cast.result.has_one_use()
+        return cast.operand if shape.dtype == "f32" and (kept or shape.size < size) else None
+    if not isinstance(cast, hlo.ViewOp) or len(cast.operands) != 1:
+        return None
+    source = _before_cast(op, cast.operands[0], size, place)
+    if source is None:
+        return None
+    made = copy_op(cast, (source,), hlo.array_type("f32", hlo.shape_of(value).dims))
+    block = op.parent
+    assert block is not None
+    block.insert_op_before(made, op)
+    place[made] = place[op]
+    return made.results[0]

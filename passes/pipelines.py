@@ -123,6 +123,8 @@ DEFAULT_PIPELINE: Pipeline = (
             "clean_casts",
             "narrow_state",
             "clean_casts",
+            "narrow_results",
+            "late_rounding",
             "narrow_operands",
             "decode_floats",
             "saturate_infinity",

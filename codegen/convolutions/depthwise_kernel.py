@@ -1,18 +1,16 @@
 """Convolutions of each feature by itself, of arrays that lie on chip with features on the partitions.
 
 TensorE would multiply with matrices of which only the diagonal is used, and these have to be made. Here Vector adds up
-shifted copies, each scaled by one value a partition. The result is FP32; products of narrower inputs and kernels are as
-exact as TensorE's.
+shifted copies, each scaled by one value a partition. Sums are FP32, of which Scalar makes narrower results; products of
+narrower inputs and kernels are as exact as TensorE's.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 from itertools import groupby
-from math import prod
 
 from neuronx_cc.codegen.context import Context
-from neuronx_cc.codegen.convolutions.kinds import is_depthwise
 from neuronx_cc.codegen.emission.builder import Affine, Block
 from neuronx_cc.codegen.emission.tiles import TilePool
 from neuronx_cc.codegen.emission.views import Atom, View
@@ -22,7 +20,8 @@ from neuronx_cc.codegen.movement import column_kernel
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.program import Stream
 from neuronx_cc.ir.isa.timing import F32, F32_PSUM, Tile, Timing
-from neuronx_cc.ir.types import FLOATS, itemsize
+from neuronx_cc.ir.types import FLOATS, WIDE_FLOATS, itemsize
+from neuronx_cc.passes.analysis.convolutions import is_depthwise
 
 
 def lower(context: Context, op: hlo.ConvolutionOp) -> bool:
@@ -51,7 +50,7 @@ def _is_depthwise(context: Context, op: hlo.ConvolutionOp) -> bool:
     return (
         is_depthwise(op)
         and {shape.dtype for shape in shapes} <= FLOATS
-        and shapes[2].dtype == "f32"
+        and shapes[2].dtype in WIDE_FLOATS
         and all(shape.size for shape in shapes)
         and op.lhs not in context.load_casts
     )
@@ -92,15 +91,12 @@ def _partitions(view: View) -> int:
 
 def _result(context: Context, op: hlo.ConvolutionOp, partitions: int) -> View | None:
     """A home on chip with as many features on the partitions; None where it does not fit, or goes elsewhere."""
-    dims = op.shape.dims
+    shape = op.shape
     if op.result in context.outputs:
         return None
-    alloc = context.new_resident(op.result, prod(dims) // partitions * 4)
-    return (
-        None
-        if alloc is None
-        else resident_view(alloc, "f32", dims, Partitions(op.dims.data.out_feature, partitions, 1))
-    )
+    alloc = context.new_resident(op.result, shape.nbytes // partitions)
+    features = Partitions(op.dims.data.out_feature, partitions, 1)
+    return None if alloc is None else resident_view(alloc, shape.dtype, shape.dims, features)
 
 
 def _emit(context: Context, op: hlo.ConvolutionOp, target: View, source: View, kernel: View) -> None:
@@ -108,13 +104,18 @@ def _emit(context: Context, op: hlo.ConvolutionOp, target: View, source: View, k
     (window,) = op.window.data
     partitions = _partitions(source)
     outer = source.shape[0] // partitions
-    pool = TilePool(builder, "kernel of each feature")
+    pool = TilePool(builder, "kernel of each feature", 2)
     scales = _scales(context, op, kernel, pool, partitions)
     x, y = (_block(view, partitions) for view in (source, target))
     for batch in builder.each(source.shape[1], 1):
         with builder.loop(outer) as index:
-            rows = [block.index(1, index).index(1, batch) for block in (x, y)]
-            _row(context, window, rows[0], rows[1], scales.index(2, index, 1))
+            source, made = (block.index(1, index).index(1, batch) for block in (x, y))
+            narrow = made.dtype != "f32"
+            sums = pool.tile([made.dims[1].size], "f32", partitions) if narrow else made
+            _row(context, window, source, sums, scales.index(2, index, 1))
+            if narrow:
+                builder.emit("activation", Stream.SCALAR, [made], [sums], ["copy"], [1.0])
+                pool.give_back(sums)
     pool.free()
 
 

@@ -24,7 +24,6 @@ from neuronx_cc.codegen.convolutions import gradient_kernel as conv_gradient_ker
 from neuronx_cc.codegen.convolutions.candidates import MAX_BANDS
 from neuronx_cc.codegen.convolutions.finish import Finish
 from neuronx_cc.codegen.convolutions.finite import FiniteSums
-from neuronx_cc.codegen.convolutions.kinds import is_kernel_gradient
 from neuronx_cc.codegen.convolutions.placement import Convolving, Form, Placed, place
 from neuronx_cc.codegen.convolutions.problem import Problem
 from neuronx_cc.codegen.convolutions.result import Results
@@ -43,6 +42,7 @@ from neuronx_cc.codegen.formation.graph import Kernel
 from neuronx_cc.codegen.maps.plan import load_stream
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.program import Stream
+from neuronx_cc.passes.analysis.convolutions import is_kernel_gradient
 
 SPARE_SHARE = (1, 11)
 """Of a partition of SBUF: what is left beside the tiles, so that those of the kernel after begin in other memory."""

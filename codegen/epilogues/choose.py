@@ -24,7 +24,7 @@ from neuronx_cc.codegen.formation.graph import base, computes_elementwise, repea
 from neuronx_cc.codegen.maps.elementwise import ACTIVATION, ARITHMETIC
 from neuronx_cc.codegen.view_ops import as_stored, seen_by
 from neuronx_cc.ir import hlo
-from neuronx_cc.ir.hlo.editing import ops_of
+from neuronx_cc.ir.hlo.editing import copy_op, ops_of
 from neuronx_cc.ir.isa.program import Stream
 from neuronx_cc.ir.isa.timing import NOTHING, Tile, Timing, Work, total
 from neuronx_cc.ir.types import WIDE_FLOATS, itemsize
@@ -57,9 +57,31 @@ def worthwhile(context: Context, computation: hlo.ComputationOp, apart: Set[hlo.
         if contraction is not None:
             best = _best(context, contraction, list(_Growth(context, contraction.op, place, taken).grown()))
             if best:
+                best = _apart(best, place)
                 found[contraction.op] = best
                 taken.update(best)
     return found
+
+
+def _apart(epilogue: Grown, place: dict[hlo.Operation, int]) -> Grown:
+    """``epilogue`` with casts of its own for those that others read as well."""
+    own: dict[hlo.HloOp, hlo.HloOp] = {}
+    for op in epilogue[:-1]:
+        if _widens(op) and any(use.operation not in epilogue for use in op.results[0].uses):
+            own[op] = copy = copy_op(op, op.sources)
+            place[copy] = place[op]
+            block = op.parent
+            assert block is not None
+            block.insert_op_after(copy, op)
+    for op in epilogue:
+        if any(operand.owner in own for operand in op.operands):
+            op.operands = [own[x.owner].results[0] if x.owner in own else x for x in op.operands]  # type: ignore[index]
+    return tuple(own.get(op, op) for op in epilogue)
+
+
+def _widens(op: object) -> TypeGuard[hlo.ConvertOp]:
+    """Whether ``op`` is a cast to FP32 that instructions do to what they read."""
+    return isinstance(op, hlo.ConvertOp) and op.shape.dtype == "f32" and hlo.shape_of(op.operand).dtype in WIDE_FLOATS
 
 
 # ---- ops that may be part of it -------------------------------------------------------------------------------
@@ -89,7 +111,8 @@ class _Growth:
             if more is None:
                 continue
             self.inside |= dict.fromkeys(more)
-            open_ |= {each.results[0] for each in more}
+            # casts of what is read beside are made for others as well
+            open_ |= {each.results[0] for each in more if each is op or not _widens(each)}
             open_ = {value for value in open_ if any(use.operation not in self.inside for use in value.uses)}
             self._await(op.results[0], pending)
             if open_ == {op.results[0]} and op.shape.dtype in WIDE_FLOATS:
@@ -121,7 +144,9 @@ class _Growth:
         none, or of what cannot be read: to read several takes longer than to read what another kernel makes of them.
         """
         op = operand.owner
-        if not self._fits(op) or not operand.has_one_use() or op in self.inside or _is_cast_on_load(op):
+        if not self._fits(op) or not (operand.has_one_use() or _widens(op)) or _is_cast_on_load(op):
+            return None
+        if op in self.inside:
             return None
         assert isinstance(op, hlo.HloOp)
         made: list[hlo.HloOp] = []

@@ -6,11 +6,11 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from math import prod
 
-from neuronx_cc.codegen.convolutions.kinds import is_depthwise, is_kernel_gradient
 from neuronx_cc.codegen.dots.problem import PE_DTYPES, divisor, order_of, pe_dtype, rounding_of
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.timing import Timing, Work
 from neuronx_cc.ir.types import WIDE_FLOATS, itemsize
+from neuronx_cc.passes.analysis.convolutions import is_depthwise, is_kernel_gradient
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,10 +12,10 @@ from itertools import accumulate
 from math import prod
 from typing import Any, TypeGuard, TypeVar
 
-from neuronx_cc.codegen.convolutions.kinds import is_grouped, is_kernel_gradient
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.small_types import COMPUTED as NOT_OF_CORE
 from neuronx_cc.ir.types import WIDE_FLOATS, bits
+from neuronx_cc.passes.analysis.convolutions import is_grouped, is_kernel_gradient
 from neuronx_cc.passes.analysis.stored import is_stored
 from neuronx_cc.passes.decode_floats import is_taken_by_contractions
 
