@@ -103,8 +103,7 @@ class Ready:
         context, result = chain.context, chain.ops[-1].results[0]
         kernel = Kernel(0, list(chain.ops), squeeze(hlo.shape_of(result).dims), is_map=True)
         member: Member = {op.results[0]: kernel for op in chain.ops}
-        tiles = {array for array, column in zip(chain.arrays, columns, strict=True) if not column}
-        fusion = Fusion(context, kernel, member, {result}, lambda _: False, tiles.__contains__)
+        fusion = Fusion(context, kernel, member, {result}, lambda _: False, lambda _: False)
         blocks = {array: _tile("f32", 2, column) for array, column in zip(chain.arrays, columns, strict=True)}
         blocks[result] = _tile("f32", 2)
         places = defer_partitions(kernel, member, blocks, {}, fusion, context.splat)

@@ -21,6 +21,7 @@ from neuronx_cc.codegen.epilogues.chain import Chain
 from neuronx_cc.codegen.epilogues.contraction import Contraction
 from neuronx_cc.codegen.epilogues.work import leave
 from neuronx_cc.codegen.formation.graph import base, computes_elementwise, repeats, squeeze
+from neuronx_cc.codegen.formation.recompute import STREAMED_ELEMENTS
 from neuronx_cc.codegen.maps.elementwise import ACTIVATION, ARITHMETIC
 from neuronx_cc.codegen.view_ops import as_stored, seen_by
 from neuronx_cc.ir import hlo
@@ -80,8 +81,10 @@ def _apart(epilogue: Grown, place: dict[hlo.Operation, int]) -> Grown:
 
 
 def _widens(op: object) -> TypeGuard[hlo.ConvertOp]:
-    """Whether ``op`` is a cast to FP32 that instructions do to what they read."""
-    return isinstance(op, hlo.ConvertOp) and op.shape.dtype == "f32" and hlo.shape_of(op.operand).dtype in WIDE_FLOATS
+    """Whether ``op`` is a cast to FP32 of a large array, of which whoever reads it loads half the bytes without."""
+    if not isinstance(op, hlo.ConvertOp) or op.shape.dtype != "f32" or op.shape.size < STREAMED_ELEMENTS:
+        return False
+    return hlo.shape_of(op.operand).dtype in WIDE_FLOATS
 
 
 # ---- ops that may be part of it -------------------------------------------------------------------------------
