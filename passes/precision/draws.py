@@ -12,7 +12,9 @@ REASON = "drawn from random bits"
 
 
 def drawn(computation: hlo.ComputationOp) -> set[hlo.HloOp]:
-    """Ops on what is made of integers' bits and of constants, and comparisons of that with anything."""
+    """Ops on what is made of integers' bits and of constants, comparisons of that with anything, and what constants are
+    repeated by for these.
+    """
     found, values, constants = set[hlo.HloOp](), set[hlo.SSAValue](), set[hlo.SSAValue]()
     for op in ops_of(computation.block):
         if isinstance(op, hlo.BitcastConvertOp) and hlo.shape_of(op.operand).dtype in INTEGERS:
@@ -28,4 +30,11 @@ def drawn(computation: hlo.ComputationOp) -> set[hlo.HloOp]:
                 found.add(op)
             elif isinstance(op, hlo.CompareOp):
                 found.add(op)
+    waiting = [operand for op in found for operand in op.operands]
+    while waiting:
+        value = waiting.pop()
+        op = value.owner
+        if value in constants and isinstance(op, hlo.ElementwiseOp | hlo.MovementOp) and op not in found:
+            found.add(op)
+            waiting += op.operands
     return found

@@ -12,8 +12,10 @@ from jax import lax
 
 from neuronx_cc.runtime.clock_regions import simulate
 
-LONGER = 1.25
+LONGER = 1.3
 """Times as long: what is given is twice the bytes."""
+SMALL = np.float32(0.06)
+"""What is given, so that no recurrence is chaotic."""
 
 
 def attention(q: Any, k: Any, v: Any, mask: Any) -> Any:
@@ -46,7 +48,7 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], list[tuple[int, ...]]]] = {
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_times(name: str, random: np.random.Generator) -> None:
     function, dims = PROGRAMS[name]
-    wide = [random.standard_normal(each, np.float32) for each in dims]
+    wide = [SMALL * random.standard_normal(each, np.float32) for each in dims]
     narrow = [array.astype(jnp.bfloat16) for array in wide]
     cast = compile_text(text_of(function, *wide), TRN1, auto_cast="all")
     written = compile_text(text_of(function, *narrow), TRN1)
