@@ -33,8 +33,8 @@ def drawn(computation: hlo.ComputationOp) -> set[hlo.HloOp]:
     waiting = [operand for op in found for operand in op.operands]
     while waiting:
         value = waiting.pop()
-        op = value.owner
-        if value in constants and isinstance(op, hlo.ElementwiseOp | hlo.MovementOp) and op not in found:
-            found.add(op)
-            waiting += op.operands
+        maker = value.owner
+        if value in constants and isinstance(maker, hlo.ElementwiseOp | hlo.MovementOp) and maker not in found:
+            found.add(maker)
+            waiting += maker.operands
     return found
