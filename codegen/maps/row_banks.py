@@ -42,8 +42,12 @@ def banks_of(pool: TilePool, wanted: Sequence[hlo.SSAValue], rows: int, together
     ``rows``: of a tile. ``together``: tiles that are emitted together, each of which needs a bank of its own.
     """
     sizes, psum, buffers = pool.builder.sizes, pool.builder.psum, max(BUFFERS, together)
-    fitting = psum.largest_gap() // (buffers * sizes.bank_bytes)
-    return {value: pool.psum(buffers, "values of rows") for value in wanted[:fitting]} if fits(sizes, rows) else {}
+    found = dict[hlo.SSAValue, Ring]()
+    for value in wanted if fits(sizes, rows) else ():
+        if psum.largest_gap() < buffers * sizes.bank_bytes:  # what is taken may leave two gaps of one
+            break
+        found[value] = pool.psum(buffers, "values of rows")
+    return found
 
 
 def fits(sizes: Sizes, rows: int) -> bool:
