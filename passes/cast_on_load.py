@@ -3,7 +3,8 @@
 Input: any inlined module, after ``clean_casts`` and ``canonicalize``, which let narrowing casts go ahead of views.
 Output: ``view(cast(x))`` of an ``x`` in HBM, which contractions alone read, is ``cast(view(x))``: they cast what they
 load, and no kernel of its own does. So is ``repeat(widen(x))`` that maps read: engines compute with narrow floats as
-they are, and a kernel on few elements would leave its result in HBM for the next one to load.
+they are, and a kernel on few elements would leave its result in HBM for the next one to load. That is for windows, as
+loops take them: what is given is widened once.
 """
 
 from neuronx_cc.ir import hlo
@@ -44,7 +45,7 @@ def _repeat_narrow(repeat: hlo.BroadcastOp) -> None:
     if not isinstance(above, hlo.ConvertOp) or repeat.shape.size == above.shape.size == 1:
         return
     narrow = hlo.shape_of(above.operand).dtype
-    if narrow not in _NARROW or not is_lossless(narrow, above.shape.dtype) or not is_stored(above.operand):
+    if narrow not in _NARROW or not is_lossless(narrow, above.shape.dtype) or not _is_window(above.operand):
         return
     if not all(isinstance(reader, hlo.ElementwiseOp | hlo.ReduceOp) for reader in users(repeat.result)):
         return
@@ -56,3 +57,9 @@ def _repeat_narrow(repeat: hlo.BroadcastOp) -> None:
     for op in (*views[1:], above):
         if op.results[0].first_use is None:
             erase(op)
+
+
+def _is_window(value: hlo.SSAValue) -> bool:
+    while isinstance(made := defining_op(value), hlo.ViewOp):
+        value = made.operands[0]
+    return isinstance(made, hlo.DynamicSliceOp)
