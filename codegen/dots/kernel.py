@@ -28,6 +28,7 @@ from neuronx_cc.codegen.dots.problem import (
     TWO,
     Home,
     Operand,
+    Problem,
     exact_type,
     order_of,
     pe_dtype,
@@ -47,6 +48,7 @@ from neuronx_cc.codegen.dots.stage import InPairs, KeptBlocks, Stage, kept_bytes
 from neuronx_cc.codegen.dots.tiles import Tiles
 from neuronx_cc.codegen.dots.turned import Turned
 from neuronx_cc.codegen.emission.accesses import Alloc
+from neuronx_cc.codegen.emission.builder import Block, Builder
 from neuronx_cc.codegen.emission.emitter import Emitter
 from neuronx_cc.codegen.emission.tiles import TilePool, no_room, room_of
 from neuronx_cc.codegen.epilogues.chain import Chain
@@ -151,18 +153,9 @@ def emit(context: Context, placed: Placed, schedule: Schedule) -> None:
     if problem.lhs.transposed or problem.rhs.transposed:
         other = tiles.banks(half - of_scales, "transposes")
         transposer = transposer_of(context, emitter, tiles, other, schedule.transposes)
-    kept: dict[str, Alloc] = {}
-    for operand in (problem.lhs, problem.rhs):
-        if schedule.coming(operand).kept:
-            nbytes = kept_bytes(*problem.carried(operand))
-            alloc = builder.hbm.allocate(nbytes, f"{operand.name} of {op.loc.name}")
-            kept |= {operand.name: alloc} if alloc is not None else {}
+    kept = _kept(builder, problem, schedule, op.loc.name)
     bias = Bias.load(context, placed, schedule, tiles)
-    zeros = None
-    if problem.lhs.suspected or problem.rhs.suspected:
-        zeros = tiles.tile(conversion.SUSPECTS, [1], builder.sizes.rows, ZEROS, 1)
-        builder.emit("memset", Stream.GPSIMD, [zeros], [], imm=[0.0])
-    products = Products(builder, banks, problem.flags, bias, zeros)
+    products = Products(builder, banks, problem.flags, bias, _zeros(builder, problem, tiles))
     waiting = Waiting(builder)
 
     def stage(operand: Operand, bound: Bound) -> Stage:
@@ -199,3 +192,22 @@ def emit(context: Context, placed: Placed, schedule: Schedule) -> None:
         builder.release_register(register)
     for alloc in kept.values():
         builder.hbm.free(alloc)
+
+
+def _kept(builder: Builder, problem: Problem, schedule: Schedule, name: str) -> dict[str, Alloc]:
+    """HBM for blocks that are kept, by the name of their operand."""
+    found: dict[str, Alloc] = {}
+    for operand in (problem.lhs, problem.rhs):
+        if schedule.coming(operand).kept:
+            alloc = builder.hbm.allocate(kept_bytes(*problem.carried(operand)), f"{operand.name} of {name}")
+            found |= {operand.name: alloc} if alloc is not None else {}
+    return found
+
+
+def _zeros(builder: Builder, problem: Problem, tiles: Tiles) -> Block | None:
+    """What patterns that tell NaNs are multiplied with."""
+    if not (problem.lhs.suspected or problem.rhs.suspected):
+        return None
+    zeros = tiles.tile(conversion.SUSPECTS, [1], builder.sizes.rows, ZEROS, 1)
+    builder.emit("memset", Stream.GPSIMD, [zeros], [], imm=[0.0])
+    return zeros

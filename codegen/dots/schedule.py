@@ -311,41 +311,50 @@ def between_name(slot: int, number: int) -> str:
     return f"epilogue {slot} {number}"
 
 
+def _of_operand(
+    problem: Problem, schedule: Schedule, operand: Operand, rows: int, sizes: Sizes
+) -> dict[tuple[str, int], int]:
+    """The same of the tiles of one operand, in blocks of so many rows."""
+    tiles: dict[tuple[str, int], int] = {}
+    coming, boxes = schedule.coming(operand), schedule.boxes_of(problem, operand)
+    rows_of = schedule.rows_of(problem, operand)
+    taken = max(prod(together(problem, row, schedule.row_bytes)) for row in rows_of) * problem.partitions
+    carried_in, carried = problem.carried(operand)
+    for segment, box, way in zip(problem.segments, boxes, coming.ways, strict=True):
+        if operand.split:
+            tiles[parts_name(operand, segment), coming.buffers] = prod(box) * rows * PARTS * itemsize(PART)
+            tiles |= splitting.footprint(problem, operand, sizes)
+        if way not in (Way.IN_PLACE, Way.STAGED):
+            elements = prod(box) * conversion.width(operand, rows)
+            nbytes = elements * itemsize(operand.dtype)
+            if operand.paired and operand.decoded:  # numbers of odd terms lie after those of even ones
+                longest = max(map(prod, boxes)) * conversion.width(operand, rows) * itemsize(operand.dtype)
+                nbytes = (longest + nbytes) // 2
+            tiles[block_name(operand, segment), coming.buffers] = nbytes
+            if operand.suspected:
+                suspects = conversion.suspect_bytes(elements)
+                tiles[suspects_name(operand, segment), coming.buffers] = suspects
+                tiles[ZEROS, 1] = conversion.suspect_bytes(1)
+    if operand.transposed and not operand.on_chip:
+        rows_bytes = taken * coming.beside * itemsize(carried_in.transposed_as(carried))
+        tiles[f"{operand.name} rows", schedule.row_buffers] = rows_bytes
+    elif operand.transposed and operand.stored != operand.dtype:
+        tiles[f"{operand.name} cast", 1] = taken * coming.beside * itemsize(operand.dtype)
+    if operand.scales:
+        tiles |= scaled.footprint(problem, operand, rows, sizes)
+    elif operand.converted:
+        tiles[f"{operand.name} unconverted", conversion.BUFFERS] = unconverted_bytes(problem, sizes)
+    if carried_in.bit_bytes(carried):
+        tiles["bits", ROW_BUFFERS] = taken * coming.beside * carried_in.bit_bytes(carried)
+    return tiles
+
+
 def footprint(problem: Problem, schedule: Schedule, sizes: Sizes) -> dict[tuple[str, int], int]:
     """Bytes a partition of all tiles in SBUF: (name, buffers) -> bytes of one buffer."""
     tiles: dict[tuple[str, int], int] = {}
     for operand, rows in ((problem.lhs, schedule.together), (problem.rhs, schedule.rhs.rows)):
-        coming, boxes = schedule.coming(operand), schedule.boxes_of(problem, operand)
-        rows_of = schedule.rows_of(problem, operand)
-        taken = max(prod(together(problem, row, schedule.row_bytes)) for row in rows_of) * problem.partitions
-        carried_in, carried = problem.carried(operand)
-        for segment, box, way in zip(problem.segments, boxes, coming.ways, strict=True):
-            if operand.split:
-                tiles[parts_name(operand, segment), coming.buffers] = prod(box) * rows * PARTS * itemsize(PART)
-                tiles |= splitting.footprint(problem, operand, sizes)
-            if way not in (Way.IN_PLACE, Way.STAGED):
-                elements = prod(box) * conversion.width(operand, rows)
-                nbytes = elements * itemsize(operand.dtype)
-                if operand.paired and operand.decoded:  # numbers of odd terms lie after those of even ones
-                    longest = max(map(prod, boxes)) * conversion.width(operand, rows) * itemsize(operand.dtype)
-                    nbytes = (longest + nbytes) // 2
-                tiles[block_name(operand, segment), coming.buffers] = nbytes
-                if operand.suspected:
-                    suspects = conversion.suspect_bytes(elements)
-                    tiles[suspects_name(operand, segment), coming.buffers] = suspects
-                    tiles[ZEROS, 1] = conversion.suspect_bytes(1)
-        if operand.transposed and not operand.on_chip:
-            rows_bytes = taken * coming.beside * itemsize(carried_in.transposed_as(carried))
-            tiles[f"{operand.name} rows", schedule.row_buffers] = rows_bytes
-        elif operand.transposed and operand.stored != operand.dtype:
-            tiles[f"{operand.name} cast", 1] = taken * coming.beside * itemsize(operand.dtype)
-        if operand.scales:
-            tiles |= scaled.footprint(problem, operand, rows, sizes)
-        elif operand.converted:
-            tiles[f"{operand.name} unconverted", conversion.BUFFERS] = unconverted_bytes(problem, sizes)
-        if carried_in.bit_bytes(carried):
-            bits = taken * coming.beside * carried_in.bit_bytes(carried)
-            tiles["bits", ROW_BUFFERS] = max(bits, tiles.get(("bits", ROW_BUFFERS), 0))
+        for ring, nbytes in _of_operand(problem, schedule, operand, rows, sizes).items():
+            tiles[ring] = max(nbytes, tiles.get(ring, 0))
     summed = schedule.sums is Sums.SBUF
     columns = min(problem.n_tiled if schedule.sums is Sums.PSUM else schedule.rhs.rows, schedule.columns)
     columns = problem.width(columns) * schedule.beside
