@@ -229,11 +229,7 @@ def _ways(
             for m_dim, n_dim in tilings
             if not lhs.tells_matrices(m_dim) and not rhs.tells_matrices(n_dim)
         ]
-        if (
-            not direct
-            and not any(each.scales for each in bound)
-            and neighbours_have_long_runs(context.timing, refined, k, bound)
-        ):
+        if not direct and not made and neighbours_have_long_runs(context.timing, refined, k, bound):
             found += [other for each in found[-len(tilings) :] if (other := _with_neighbours(each)) is not None]
     return found
 

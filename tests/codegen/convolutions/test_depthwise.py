@@ -1,5 +1,6 @@
 """Convolutions of each feature by itself on chip: sums of shifted copies."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -20,11 +21,8 @@ CASES: dict[str, tuple[int, int, int, int, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_values(name: str, random: np.random.Generator) -> None:
-    batch, features, length, taps, options = CASES[name]
-    x = random.standard_normal((features, batch, length), np.float32)
-    w = random.standard_normal((taps, 1, features), np.float32)
+def program(features: int, options: dict[str, Any]) -> Callable[[Any, Any], Any]:
+    """A convolution of what is computed from ``x[features, batch, length]``, and a map of its result."""
 
     def function(x: Any, w: Any) -> Any:
         y = lax.conv_general_dilated(
@@ -36,7 +34,16 @@ def test_values(name: str, random: np.random.Generator) -> None:
         )
         return jnp.tanh(y * 0.1)
 
-    compiled = check_function(function, x, w)
+    return function
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_values(name: str, random: np.random.Generator) -> None:
+    batch, features, length, taps, options = CASES[name]
+    x = random.standard_normal((features, batch, length), np.float32)
+    w = random.standard_normal((taps, 1, features), np.float32)
+
+    compiled = check_function(program(features, options), x, w)
     ops = [record.op for record in compiled.program.records if hasattr(record, "op")]
     assert name != "causal" or "multiply_moving" not in ops
 
@@ -86,17 +93,7 @@ def test_narrow_results(name: str, dtype: str, random: np.random.Generator) -> N
     x = random.standard_normal((features, batch, length), np.float32).astype(dtype)
     w = random.standard_normal((taps, 1, features), np.float32).astype(dtype)
 
-    def function(x: Any, w: Any) -> Any:
-        y = lax.conv_general_dilated(
-            jnp.exp(x),
-            w,
-            **{"window_strides": (1,), **options},
-            dimension_numbers=("CNW", "WIO", "CNW"),
-            feature_group_count=features,
-        )
-        return jnp.tanh(y * 0.1)
-
-    compiled = check_function(function, x, w, relative=2e-2)
+    compiled = check_function(program(features, options), x, w, relative=2e-2)
     ops = [record.op for record in compiled.program.records if hasattr(record, "op")]
     assert (name, dtype) != ("causal", "bfloat16") or "multiply_moving" not in ops
 

@@ -5,20 +5,17 @@ with a row that is added: drawn programs, whose values are exact, and numbers th
 import random
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
+from scaled_layers import Array, ScaledLayers
 
-import neuronx_cc
-
-Array = np.ndarray[Any, Any]
 TYPES = {"s8": np.int8, "u8": np.uint8, "f8e4m3fn": ml_dtypes.float8_e4m3fn, "f8e4m3": ml_dtypes.float8_e4m3}
 ACTIVATIONS = {"bf16": ml_dtypes.bfloat16, "f32": np.float32}
 
 
-class Drawn:
+class Drawn(ScaledLayers):
     """One program: ``x[m, k]`` times weights of groups of ``size`` terms, and what it takes."""
 
     def __init__(self, seed: int) -> None:
@@ -59,25 +56,6 @@ class Drawn:
         wide = wide.T if self.turned else wide
         sums = jnp.matmul(x, wide, preferred_element_type=jnp.float32) if np is jnp else x @ wide
         return sums + bias if self.bias else sums
-
-    def function(self, x: Any, *stacks: Any) -> Any:
-        if self.layers == 1:
-            return self.layer(x, *(each[0] for each in stacks))
-        step = lambda x, each: (jnp.clip(self.layer(x, *each), -1, 1).astype(x.dtype), None)  # noqa: E731
-        return jax.lax.scan(step, x, stacks)[0].astype(jnp.float32)
-
-    def expected(self, x: Array, *stacks: Array) -> Array:
-        x, stacks = x.astype(np.float64), tuple(each.astype(np.float64) for each in stacks)
-        for each in zip(*stacks, strict=True):
-            sums = self.layer(x, *each, np=np)
-            x = np.clip(sums, -1, 1)
-        return sums if self.layers == 1 else x
-
-    def run(self, given: list[Array], **options: Any) -> Array:
-        lowered = jax.jit(self.function, keep_unused=True).lower(*given)
-        program = neuronx_cc.compile(lowered, auto_cast="none", **options)
-        (result,) = program.run(given).outputs
-        return np.asarray(result, np.float64)
 
 
 @pytest.mark.parametrize("seed", range(40))

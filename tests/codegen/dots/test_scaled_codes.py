@@ -10,10 +10,10 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
+from scaled_layers import Array, ScaledLayers
 
 import neuronx_cc
 
-Array = np.ndarray[Any, Any]
 TYPES = {
     "s8": np.int8,
     "u8": np.uint8,
@@ -27,7 +27,7 @@ KEPT = (np.float32, np.float32, np.float16, ml_dtypes.bfloat16)
 """Types in which scales are stored."""
 
 
-class Drawn:
+class Drawn(ScaledLayers):
     """One program: ``x[m, k]`` times weights of groups of ``size`` terms."""
 
     def __init__(self, seed: int) -> None:
@@ -98,25 +98,6 @@ class Drawn:
     @staticmethod
     def wanted(np: Any) -> dict[str, Any]:
         return {"preferred_element_type": jnp.float32} if np is jnp else {}
-
-    def function(self, x: Any, *stacks: Any) -> Any:
-        if self.layers == 1:
-            return self.layer(x, *(each[0] for each in stacks))
-        step = lambda x, each: (jnp.clip(self.layer(x, *each), -1, 1).astype(x.dtype), None)  # noqa: E731
-        return jax.lax.scan(step, x, stacks)[0].astype(jnp.float32)
-
-    def expected(self, x: Array, *stacks: Array) -> Array:
-        x, stacks = x.astype(np.float64), tuple(each.astype(np.float64) for each in stacks)
-        for each in zip(*stacks, strict=True):
-            sums = self.layer(x, *each, np=np)
-            x = np.clip(sums, -1, 1)
-        return sums if self.layers == 1 else x
-
-    def run(self, given: list[Array], **options: Any) -> Array:
-        lowered = jax.jit(self.function, keep_unused=True).lower(*given)
-        program = neuronx_cc.compile(lowered, **{"auto_cast": "none", **options})
-        (result,) = program.run(given).outputs
-        return np.asarray(result, np.float64)
 
 
 @pytest.mark.parametrize("seed", range(80))
