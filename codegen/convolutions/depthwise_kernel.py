@@ -14,7 +14,7 @@ from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.emission.builder import Affine, Block
 from neuronx_cc.codegen.emission.tiles import TilePool
 from neuronx_cc.codegen.emission.views import Atom, View
-from neuronx_cc.codegen.maps.plan import load_stream, resident_view
+from neuronx_cc.codegen.maps.plan import load_stream, partitions_of, resident_view
 from neuronx_cc.codegen.maps.spread import Partitions
 from neuronx_cc.codegen.movement import column_kernel
 from neuronx_cc.ir import hlo
@@ -30,18 +30,17 @@ def lower(context: Context, op: hlo.ConvolutionOp) -> bool:
         return False
     dims = op.dims.data
     order = [dims.lhs_feature, dims.lhs_batch, *dims.lhs_spatial]
-    found = [view.transpose(order) for view in context.views(op.lhs) if view.in_sbuf]
-    source = next((view for view in found if _pays(context.timing, op, _partitions(view))), None)
-    if source is None or source.shape[0] % _partitions(source) or any(len(atoms) > 1 for atoms in source.dims[1:]):
-        return False
-    target = _result(context, op, _partitions(source))
-    if target is None:
+    found = {view: _features(view) for each in context.views(op.lhs) if (view := each.transpose(order)).in_sbuf}
+    source = next((view for view, on in found.items() if on is not None and _pays(context.timing, op, on.size)), None)
+    features = found.get(source) if source is not None else None
+    if source is None or features is None or (target := _result(context, op, features)) is None:
         return False
     context.homes[op.result] = [target]
     kernel = context.dense(context.source_of(op.rhs)).transpose(
         [dims.rhs_output_feature, dims.rhs_input_feature, *dims.rhs_spatial]
     )
-    _emit(context, op, target.transpose([dims.out_feature, dims.out_batch, *dims.out_spatial]), source, kernel)
+    target = target.transpose([dims.out_feature, dims.out_batch, *dims.out_spatial])
+    _emit(context, op, features, target, source, kernel)
     return True
 
 
@@ -62,8 +61,6 @@ def _pays(timing: Timing, op: hlo.ConvolutionOp, partitions: int) -> bool:
     TensorE multiplies as many features at a time as it has rows with matrices, whose diagonals are loaded element by
     element, one after the other; the input is copied between its padding, and sums leave PSUM.
     """
-    if not partitions:
-        return False
     (window,) = op.window.data
     features, sizes = op.feature_group_count.data, timing.sizes
     positions, dtype = op.shape.size // features, hlo.shape_of(op.lhs).dtype
@@ -82,51 +79,58 @@ def _pays(timing: Timing, op: hlo.ConvolutionOp, partitions: int) -> bool:
     return copies.bound < (products.bound + loads) * (features / rows)
 
 
-def _partitions(view: View) -> int:
-    """Features on the partitions, as [others, features on the partitions]; 0 for other layouts."""
-    feature = view.dims[0]
-    apart = [atom for atom in feature if atom.partition]
-    return apart[0].size if len(apart) == 1 and feature[-1] is apart[0] and len(feature) <= 2 else 0
+def _features(view: View) -> Partitions | None:
+    """How features, the first dim, lie on the partitions; None where these hold others, or a row is no single run."""
+    found, feature = partitions_of(view), view.dims[0]
+    at = next((index for index, atom in enumerate(feature) if atom.partition), -1)
+    rows = len(feature[:at]) <= 1 and len(feature[at + 1 :]) <= 1 and all(len(atoms) <= 1 for atoms in view.dims[1:])
+    return found if at >= 0 and rows else None
 
 
-def _result(context: Context, op: hlo.ConvolutionOp, partitions: int) -> View | None:
+def _result(context: Context, op: hlo.ConvolutionOp, features: Partitions) -> View | None:
     """A home on chip with as many features on the partitions; None where it does not fit, or goes elsewhere."""
     shape = op.shape
     if op.result in context.outputs:
         return None
-    alloc = context.new_resident(op.result, shape.nbytes // partitions)
-    features = Partitions(op.dims.data.out_feature, partitions, 1)
+    alloc = context.new_resident(op.result, shape.nbytes // features.size)
+    features = replace(features, axis=op.dims.data.out_feature)
     return None if alloc is None else resident_view(alloc, shape.dtype, shape.dims, features)
 
 
-def _emit(context: Context, op: hlo.ConvolutionOp, target: View, source: View, kernel: View) -> None:
+def _emit(
+    context: Context, op: hlo.ConvolutionOp, features: Partitions, target: View, source: View, kernel: View
+) -> None:
     builder = context.builder
     (window,) = op.window.data
-    partitions = _partitions(source)
-    outer = source.shape[0] // partitions
     pool = TilePool(builder, "kernel of each feature", 2)
-    scales = _scales(context, op, kernel, pool, partitions)
-    x, y = (_block(view, partitions) for view in (source, target))
+    scales = _scales(context, op, kernel, pool, features)
+    x, y = (_block(view) for view in (source, target))
     for batch in builder.each(source.shape[1], 1):
-        with builder.loop(outer) as index:
-            row, made = (block.index(1, index).index(1, batch) for block in (x, y))
-            narrow = made.dtype != "f32"
-            sums = pool.tile([made.dims[1].size], "f32", partitions) if narrow else made
-            _row(context, window, row, sums, scales.index(2, index, 1))
-            if narrow:
-                builder.emit("activation", Stream.SCALAR, [made], [sums], ["copy"], [1.0])
-                pool.give_back(sums)
+        for inner in builder.each(features.inner, 1):
+            with builder.loop(source.shape[0] // features.step) as outer:
+                row, made = (block.index(1, outer).index(1, inner).index(1, batch) for block in (x, y))
+                narrow = made.dtype != "f32"
+                sums = pool.tile([made.dims[1].size], "f32", features.size) if narrow else made
+                _row(context, window, row, sums, scales.index(2, outer, 1).index(3, inner, 1))
+                if narrow:
+                    builder.emit("activation", Stream.SCALAR, [made], [sums], ["copy"], [1.0])
+                    pool.give_back(sums)
     pool.free()
 
 
-def _scales(context: Context, op: hlo.ConvolutionOp, kernel: View, pool: TilePool, partitions: int) -> Block:
-    """The kernel on chip, [partitions, taps, other features] in FP32, rounded as the operand is."""
+def _scales(context: Context, op: hlo.ConvolutionOp, kernel: View, pool: TilePool, features: Partitions) -> Block:
+    """The kernel on chip, [partitions, taps, outer, inner features] in FP32, rounded as the operand is."""
     builder, (window,) = context.builder, op.window.data
-    outer = kernel.shape[0] // partitions
+    outer, inner = kernel.shape[0] // features.step, features.inner
     stride, step = kernel.dims[0][0].stride, kernel.dims[2][0].stride if window.size > 1 else 0
-    dims = (Atom(partitions, stride), Atom(window.size, step), Atom(outer, partitions * stride))
+    dims = (
+        Atom(features.size, inner * stride),
+        Atom(window.size, step),
+        Atom(outer, features.step * stride),
+        Atom(inner, stride),
+    )
     loaded, *casts = (
-        pool.apart([window.size, outer], dtype, partitions)
+        pool.apart([window.size, outer, inner], dtype, features.size)
         for dtype, _ in groupby((kernel.dtype, hlo.shape_of(op.rhs).dtype, "f32"))
     )
     column_kernel.copy(builder, loaded, Block(kernel.alloc, kernel.dtype, kernel.start, dims), load_stream(op.rhs))
@@ -136,13 +140,13 @@ def _scales(context: Context, op: hlo.ConvolutionOp, kernel: View, pool: TilePoo
     return loaded
 
 
-def _block(view: View, partitions: int) -> Block:
-    """[partitions, other features, batch, positions]."""
-    size = view.shape
-    feature = view.dims[0][0] if len(view.dims[0]) == 2 else Atom(1, 0)
+def _block(view: View) -> Block:
+    """[partitions, outer features, inner features, batch, positions]."""
+    feature = view.dims[0]
+    at = next(index for index, atom in enumerate(feature) if atom.partition)
+    first, last = ([*some, Atom(1, 0)][0] for some in (feature[:at], feature[at + 1 :]))
     others = [atoms[0] if atoms else Atom(1, 0) for atoms in view.dims[1:]]
-    assert feature.size * partitions == size[0]
-    return Block(view.alloc, view.dtype, view.start, (Atom(partitions, 1, True), feature, *others))
+    return Block(view.alloc, view.dtype, view.start, (feature[at], first, last, *others))
 
 
 def _row(context: Context, window: hlo.WindowDim, x: Block, y: Block, scales: Block) -> None:
