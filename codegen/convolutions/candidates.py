@@ -18,8 +18,12 @@ from neuronx_cc.codegen.convolutions.schedule import (
     kernel_way,
     natural_bytes,
     outs_of,
+    row_phases,
+    staged_groups,
+    stored_outputs,
     tile_shape,
 )
+from neuronx_cc.codegen.dots.problem import divisor
 from neuronx_cc.codegen.emission.tiles import room_of
 from neuronx_cc.ir.isa.timing import Timing
 from neuronx_cc.ir.machine import Sizes
@@ -27,6 +31,10 @@ from neuronx_cc.ir.types import itemsize
 
 MAX_UNROLLED = 72
 """Products of one sum that are unrolled; more of them become loops."""
+MAX_ABREAST = 16
+"""Packs that are computed together."""
+MAX_UNROLLED_PACKS = 288
+"""Products of all of these."""
 MAX_BANDS = 8
 """Blocks of an image that are unrolled."""
 NATURAL_SHARE = (1, 11)
@@ -62,7 +70,7 @@ def _under(problem: Problem, timing: Timing) -> Iterator[Schedule]:
                     # whole rows of results, and of what is read with them, take more room than their tiles
                     for each in _results(problem, blocks, timing):
                         if each is blocks or _fits(problem, each, sizes):
-                            yield each
+                            yield from _parts(problem, each, timing)
 
 
 def _folds(problem: Problem, sizes: Sizes) -> Iterator[Fold | None]:
@@ -107,8 +115,7 @@ def _ways(problem: Problem, copies: Copies | None) -> list[Comes]:
     if problem.x.on_chip:
         return [Comes.CHIP]
     if problem.turns_input:
-        rows = problem.batch_groups == 1 and len(problem.axes) > 2
-        return [Comes.TILES, Comes.ROWS][: 1 + rows]
+        return [Comes.TILES, Comes.ROWS][: 1 + (problem.batch_groups == 1 and len(problem.axes) > 1)]
     return [Comes.LOADED, Comes.BESIDE]
 
 
@@ -128,6 +135,8 @@ def _frame(problem: Problem, copies: Copies | None, comes: Comes, sizes: Sizes) 
         row_bytes=min(sizes.sbuf_share(ROW_SHARE), problem.room // 16),
         raw_bytes=min(sizes.sbuf_share(NATURAL_SHARE), problem.room // 8),
         row_groups=0,
+        row_parts=1,
+        abreast=False,
         unrolled=len(problem.axes),
     )
 
@@ -157,6 +166,8 @@ def _kernels(problem: Problem, frame: Schedule, sizes: Sizes) -> Iterator[Schedu
         if taken * problem.pack_outputs <= problem.room // 2:
             yield replace(frame, weight_buffers=min(2, problem.packs))
         return
+    if _are_neighbours(problem, frame):
+        yield replace(frame, abreast=True, weight_buffers=problem.packs)
     cut = (replace(frame, outputs=size) for size in _output_blocks(problem, sizes))
     fitting = [each.outputs for each in cut if _fits(problem, _least(each), sizes)]
     # small kernels come whole while the kernel before is computed
@@ -177,6 +188,20 @@ def _kernels(problem: Problem, frame: Schedule, sizes: Sizes) -> Iterator[Schedu
                 return
         if outputs:
             yield replace(frame, outputs=outputs, streamed=Part(1, 0), natural=Part(1, 0), weight_buffers=1)
+
+
+def _are_neighbours(problem: Problem, frame: Schedule) -> bool:
+    """Whether packs are parts of rows of features, of the input and of the results, and few enough to be unrolled."""
+    return (
+        1 < problem.packs <= MAX_ABREAST
+        and frame.comes.transposed
+        and frame.copies is None
+        and problem.positions_on_partitions
+        and problem.features.packs_partitions
+        and problem.batch_groups == 1
+        and problem.packs * problem.taps <= MAX_UNROLLED_PACKS
+        and problem.taps <= MAX_UNROLLED
+    )
 
 
 def _least(schedule: Schedule) -> Schedule:
@@ -261,7 +286,7 @@ def _tiles(problem: Problem, schedule: Schedule, sizes: Sizes) -> int:
 def _finished(problem: Problem, schedule: Schedule) -> Schedule:
     """With what follows from the blocks."""
     counts = [-(-axis.rows // rows) for axis, rows in zip(problem.axes, schedule.rows, strict=True)]
-    several = prod(counts) * problem.packs > 1
+    several = prod(counts) * (1 if schedule.abreast else problem.packs) > 1
     unrolled = len(counts)
     # what is loaded overlaps in loops, too
     if several and schedule.streamed is None and (schedule.copies is not None or schedule.comes.transposed):
@@ -278,24 +303,43 @@ def _results(problem: Problem, schedule: Schedule, timing: Timing) -> Iterator[S
         return
     counts, sizes = outs_of(problem, schedule), timing.sizes
     height = min(sizes.rows, sizes.columns)
-    short = schedule.outputs * itemsize(problem.out.dtype) < timing.long_run
+    width = stored_outputs(problem, schedule) * itemsize(problem.out.dtype)
+    short = width < timing.long_run
     if problem.folded is not None and not problem.folded.whole:
         # rows end within what is a position here: they are stored row by row
-        fits = len(counts) > 2 and counts[-2] > 1 and schedule.rows[-1] == problem.axes[-1].rows
-        if fits and counts[-1] * schedule.outputs * itemsize(problem.out.dtype) <= schedule.row_bytes:
+        if schedule.rows[-1] == problem.axes[-1].rows and counts[-1] * width <= schedule.row_bytes:
             yield replace(schedule, row_groups=1)
         return
     found = []
-    if len(counts) > 2 and short and counts[-2] > 1 and counts[-1] > 1 and problem.out.home is Home.HBM:
-        dims, plain = problem.out.dims, all(axis.phases == 1 for axis in problem.axes)
-        read = [each.dims for each in problem.arrays if not problem.stays(each)]
-        even = plain and all(each[-2].stride == counts[-1] * each[-1].stride for each in (dims, *read))
-        rows = -(-counts[-2] // -(-counts[-2] // height))
-        found = [groups for groups in range(1, height // rows + 1 if even else 2) if counts[-1] % groups == 0]
+    if len(counts) > 1 and short and counts[-1] > 1 and problem.out.home is Home.HBM:
+        lines, phases = -(-counts[-2] // problem.axes[-2].phases), row_phases(problem)
+        rows = -(-lines // -(-lines // height))
+        even = problem.axes[-1].out % phases == 0
+        found = [n for n in range(1, height // rows + 1) if counts[-1] % (n * phases) == 0] if even else []
     steps = [-(-count // step) for count, step in zip(counts, tile_shape(counts, height), strict=True)]
     blocks = prod(len(axis.pieces(rows)) for axis, rows in zip(problem.axes, schedule.rows, strict=True))
     loops = blocks * prod(axis.phases for axis in problem.axes) * sum(step > 4 for step in steps)
     if not found or loops <= MAX_LOOPS:
         yield schedule
-    for groups in dict.fromkeys([*found[:1], *found[-1:]]):
+    long = [groups for groups in found if counts[-1] // groups * width >= timing.long_run]
+    for groups in dict.fromkeys([*found[:1], *long[-1:], *found[-1:]]):
         yield replace(schedule, row_groups=groups)
+
+
+def _parts(problem: Problem, schedule: Schedule, timing: Timing) -> Iterator[Schedule]:
+    """Parts of rows on partitions of their own: one, as many as fill the partitions, or as are moved in long runs."""
+    yield schedule
+    if schedule.comes is not Comes.ROWS:
+        return
+    lines, columns = (min(a.extent(n), a.size) for a, n in list(zip(problem.axes, schedule.rows, strict=True))[-2:])
+    most = min(columns, min(timing.sizes.rows, timing.sizes.columns) // min(lines, timing.sizes.rows))
+    features = staged_groups(problem, schedule) * problem.inputs * itemsize(problem.x.dtype)
+    long = min(most, columns * features // timing.long_run)
+    for parts in sorted({_even(columns, each) for each in (most, long) if each > 1}):
+        yield replace(schedule, row_parts=parts)
+
+
+def _even(size: int, most: int) -> int:
+    """The largest divisor of ``size`` that is at most ``most``, or ``most`` where that is less than half of it."""
+    found = divisor(size, most)
+    return found if 2 * found > most else most

@@ -20,6 +20,9 @@ from neuronx_cc.codegen.convolutions.schedule import (
     kernel_way,
     natural_bytes,
     outs_of,
+    row_parts,
+    staged_groups,
+    stored_outputs,
     tile_shape,
     tiles_together,
 )
@@ -41,7 +44,8 @@ def estimate(problem: Problem, schedule: Schedule, timing: Timing) -> float:
     image, image_latency = _image(problem, schedule, timing)
     kernel, kernel_latency = _kernel(problem, schedule, timing)
     again = 1 if streamed or blocks == 1 else parts
-    images = image.times(blocks * problem.packs * again)
+    loads = blocks * (1 if schedule.abreast else problem.packs) * again
+    images = image.times(loads)
     kernels = kernel.times(parts * problem.packs * (blocks if streamed else 1))
     sums = _sums(problem, schedule, timing).times(blocks * parts * problem.packs)
     stored, read = _stored(problem, schedule, timing), _read(problem, schedule, timing)
@@ -58,20 +62,22 @@ def estimate(problem: Problem, schedule: Schedule, timing: Timing) -> float:
         first = kernel_latency + max(0.0, kernel.dma - kernel.tensor)
         # a folded kernel is made after the sums of the one before, in every engine's order
         wait += first * (rounds if schedule.weight_buffers == 1 or problem.fold is not None else 1)
-    count = blocks * parts * problem.packs
+        if schedule.abreast:
+            wait += kernel.dma * (problem.packs - 1)
+    count = blocks * parts * (1 if schedule.abreast else problem.packs)
     each, last = sums.times(1 / count), stored.times(1 / count)
     ends = timing.latency(Stream.TENSOR) + timing.latency(Stream.SCALAR)
     ends += 0.0 if problem.epilogue is None else problem.epilogue.latency(timing)
     if schedule.comes.transposed or streamed or schedule.copies is not None:
         # transposes are emitted after the products of the block before, or the loads after its parts of the kernel
-        wait += image_latency * (blocks * problem.packs * again - 1)
+        wait += image_latency * (loads - 1)
     else:
         came = image.bound + image_latency + timing.transfer_latency * (not problem.x.on_chip)
         left = last.bound + timing.transfer_latency * (not problem.out.on_chip)
         stages = (came + each.bound + ends) / schedule.input_buffers, (left + ends) / schedule.result_buffers
         wait += max(0.0, max(stages) - (image + each + last).bound) * (count - 1)
     # tiles that are transposed wait for each other's buffers, and results of one block for each other's stores
-    loaded = _loads(problem, schedule, timing) * blocks * problem.packs * again * timing.transfer_latency
+    loaded = _loads(problem, schedule, timing) * loads * timing.transfer_latency
     left = stored.dma + _stores(problem, schedule, timing) * count * timing.transfer_latency
     loaded += images.dma + read.dma
     longest = max(engines + wait, work.dma + work.tensor / count, loaded, left)
@@ -158,8 +164,9 @@ def _stores(problem: Problem, schedule: Schedule, timing: Timing) -> int:
     if not problem.positions_on_partitions:
         return 1 if problem.fold is None else min(problem.fold.count, problem.given.pack_outputs)
     if schedule.row_groups:
-        width = max(1, schedule.row_bytes // (schedule.outputs * itemsize(problem.out.dtype)))
-        return prod(outs[:-2]) * -(-outs[-2] * schedule.row_groups // height) * -(-outs[-1] // width)
+        width = max(1, schedule.row_bytes // (stored_outputs(problem, schedule) * itemsize(problem.out.dtype)))
+        span = -(-outs[-1] // schedule.row_groups)
+        return prod(outs[:-2]) * -(-outs[-2] * schedule.row_groups // height) * -(-span // width)
     shape = tile_shape(outs, height)
     return prod(-(-size // step) for size, step in zip(outs, shape, strict=True))
 
@@ -185,8 +192,10 @@ def _transposed_image(problem: Problem, schedule: Schedule, extents: list[int], 
     height = min(timing.sizes.rows, timing.sizes.columns)
     width = max(itemsize(problem.x.dtype), itemsize(problem.dtype))
     transposed = _transposing(problem, schedule, extents, height)
-    loaded = timing.transfer(problem.partitions * problem.chunks * prod(extents) * width, transposed.run * width)
-    return loaded + _transposed(problem, transposed, timing)
+    features = problem.groups * problem.inputs if schedule.abreast else problem.partitions * problem.chunks
+    loaded = timing.transfer(features * prod(extents) * width, transposed.run * width)
+    tiles = problem.packs if schedule.abreast else 1
+    return loaded + _transposed(problem, transposed, timing).times(tiles)
 
 
 class Transposing(NamedTuple):
@@ -205,14 +214,21 @@ class Transposing(NamedTuple):
 
 
 def _transposing(problem: Problem, schedule: Schedule, extents: list[int], height: int) -> Transposing:
-    features = min(problem.pack, problem.groups) * problem.inputs
+    features = staged_groups(problem, schedule) * problem.inputs
     columns = extents[-1] if len(extents) > 1 else 1
     lines = extents[-2] if len(extents) > 2 else 1
     images = prod(extents) // (columns * lines)
-    if schedule.comes is Comes.ROWS and lines > 1:
-        wide = max(1, min(columns, schedule.row_bytes // (features * itemsize(problem.dtype))))
-        loads, transposes = -(-lines // height) * -(-columns // wide), -(-lines // height) * columns
-        return Transposing(wide * features, loads * images, min(lines, height), transposes * images, 1, columns)
+    if schedule.comes is Comes.ROWS:
+        loads = transposes = 0
+        for _, size, parts in row_parts(columns, schedule.row_parts):
+            wide, rounds = size // parts, -(-lines // (height // parts))
+            loads += rounds * -(-wide * features * itemsize(problem.dtype) // schedule.row_bytes)
+            transposes += rounds * wide
+        parts = min(columns, schedule.row_parts)
+        rows, span = min(-(-lines // -(-lines // (height // parts))) * parts, height), columns // parts
+        wide = max(1, min(span, schedule.row_bytes // (features * itemsize(problem.dtype))))
+        run = wide * features if features == problem.groups * problem.inputs else features
+        return Transposing(run, loads * images, rows, transposes * images, 1, span)
     together = tiles_together(problem, schedule)
     if columns > height:
         tiles = -(-columns // height)
@@ -401,7 +417,7 @@ def _read(problem: Problem, schedule: Schedule, timing: Timing) -> Work:
         features = problem.groups * problem.outputs if array.dims[1].stride else 1
         width = itemsize(problem.loaded(array))
         nbytes = features * prod(axis.out for axis, atom in atoms if atom.stride) * width
-        rows = _row_run(schedule, outs, width)
+        rows = _row_run(problem, schedule, outs, width)
         run = rows if problem.positions_on_partitions else array.run((outs[0], 1, *outs[1:]))
         work += timing.transfer(max(1, nbytes), run)
     return work
@@ -415,12 +431,12 @@ def _stored(problem: Problem, schedule: Schedule, timing: Timing) -> Work:
     nbytes = problem.groups * problem.outputs * prod(axis.out for axis in problem.axes) * width
     if not problem.positions_on_partitions:
         return timing.transfer(nbytes, problem.out.run((outs[0], 1, *outs[1:])), "write")
-    return timing.transfer(nbytes, _row_run(schedule, outs, width), "write")
+    return timing.transfer(nbytes, _row_run(problem, schedule, outs, width), "write")
 
 
-def _row_run(schedule: Schedule, outs: list[int], width: int) -> int:
+def _row_run(problem: Problem, schedule: Schedule, outs: list[int], width: int) -> int:
     """Bytes that are neighbours of a result with positions on the partitions, or of an array of its dims."""
-    run = schedule.outputs * width
-    if not schedule.row_groups:
+    run = stored_outputs(problem, schedule) * width
+    if not schedule.row_groups or run < problem.groups * problem.outputs * width:
         return run
     return max(run, min(schedule.row_bytes, run * (outs[-1] // schedule.row_groups)))

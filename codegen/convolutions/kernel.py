@@ -34,7 +34,7 @@ from neuronx_cc.codegen.convolutions.tiling import Tiling
 from neuronx_cc.codegen.convolutions.turn import Turner
 from neuronx_cc.codegen.convolutions.weights import Kernels, OutputsAt
 from neuronx_cc.codegen.dots.tiles import Tiles
-from neuronx_cc.codegen.emission.builder import Builder
+from neuronx_cc.codegen.emission.builder import Affine, Builder
 from neuronx_cc.codegen.emission.emitter import Emitter
 from neuronx_cc.codegen.emission.tiles import TilePool, no_room, room_of
 from neuronx_cc.codegen.epilogues.chain import Chain
@@ -114,13 +114,15 @@ def emit(
         turner = Turner(context, emitter, tiles, transposed, problem.fast)
         stream = load_stream(placed.input)
         batch = problem.axes[0].size
-        source = Source(placed.x, stream, problem.features, problem.dtype, batch, problem.batch_groups)
+        features = problem.features.abreast(problem.groups, problem.pack) if schedule.abreast else problem.features
+        source = Source(placed.x, stream, features, problem.dtype, batch, problem.batch_groups)
         coming = Coming(
             schedule.comes,
             schedule.input_buffers,
             schedule.row_bytes,
             schedule.raw_bytes,
             tiles_together(problem, schedule),
+            schedule.row_parts,
             schedule.copies,
         )
         emitter.over("memset", Stream.VECTOR, [zeros], [], imm=[0.0])
@@ -150,9 +152,28 @@ class _Blocks:
 
     def emit(self) -> None:
         problem = self.problem
+        if self.schedule.abreast:
+            with self.builder.unrolled():
+                self._abreast()
+            return
         for start, count, groups in self.builder.tiles(problem.groups, problem.pack):
             for index in self.builder.each(count, 1):
                 self._pack(PackAt(start, count, groups, index))
+
+    def _abreast(self) -> None:
+        """Blocks of positions, of all packs each, whose kernels stay."""
+        problem, each = self.problem, self.problem.outputs
+        tiles = self.builder.tiles(problem.groups, problem.pack)
+        packs = [PackAt(start, count, groups, Affine(at)) for start, count, groups in tiles for at in range(count)]
+        outs = [OutputsAt(0, 1, pack.groups * each, Affine()) for pack in packs]
+        kernels = [self.kernels.block(*both) for both in zip(packs, outs, strict=True)]
+        whole, total = PackAt(0, 1, 1, Affine()), OutputsAt(0, 1, problem.groups * each, Affine())
+        columns = self.tiling.results.columns(whole, total)
+        for at in self._positions([]):
+            x = self.images.block(whole, at)
+            blocks = (x.index(1, Affine(number), 1) for number in range(len(packs)))
+            parts = zip(packs, outs, blocks, kernels, strict=True)
+            self.tiling.block([Terms(*part, (), columns) for part in parts], at)
 
     def _pack(self, pack: PackAt) -> None:
         """All blocks of one pack: the kernel stays while blocks of the input stream by, unless those all fit."""
@@ -165,7 +186,7 @@ class _Blocks:
                 x = self.images.block(pack, at)
                 for outs in self._outputs(parts):
                     kernel = None if schedule.streamed is not None else self.kernels.block(pack, outs)
-                    self.tiling.block(Terms(pack, outs, x, kernel, (), self.tiling.results.columns(pack, outs)), at)
+                    self.tiling.block([Terms(pack, outs, x, kernel, (), self.tiling.results.columns(pack, outs))], at)
             return
         for outs in self._outputs(parts):
             kernel = self.kernels.block(pack, outs)
@@ -174,7 +195,7 @@ class _Blocks:
                 x = self.images.block(pack, at)
                 # sums wait for the image, not for what the epilogue reads
                 columns = columns if blocks > 1 else self.tiling.results.columns(pack, outs)
-                self.tiling.block(Terms(pack, outs, x, kernel, (), columns), at)
+                self.tiling.block([Terms(pack, outs, x, kernel, (), columns)], at)
 
     def _outputs(self, parts: list[tuple[int, int, int]]) -> Iterator[OutputsAt]:
         for start, count, size in parts:

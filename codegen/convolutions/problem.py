@@ -82,6 +82,11 @@ class Contracted:
         """The contraction of a pack."""
         return (replace(self.segments[0], partitions=groups * self.inputs),) if self.packs_partitions else self.segments
 
+    def abreast(self, groups: int, pack: int) -> Contracted:
+        """All ``groups`` groups as one, of which packs of ``pack`` are the tiles."""
+        total, width = groups * self.inputs, pack * self.inputs
+        return Contracted(total, _segments(total, width, total // width, False))
+
 
 def contracted(inputs: int, rows: int, beside: bool = True, short: bool = False) -> list[Contracted]:
     """Tiles of at most ``rows`` of the features of a group, for an input in HBM: equal ones, or full ones and a rest.

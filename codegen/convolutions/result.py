@@ -273,13 +273,13 @@ class Results:
 
     # ---- positions on the partitions --------------------------------------------------------------------------
 
-    def position_blocks(self, pack: PackAt, outs: OutputsAt, at: list[RowsAt]) -> list[Block]:
-        """Where a block's results go in HBM, and what is read with them lies: [batch, spatial..., features]."""
+    def position_blocks(self, pack: PackAt, outs: OutputsAt, size: int, at: list[RowsAt]) -> list[Block]:
+        """Where results of a block go, and what is read with them lies: [batch, spatial..., ``size`` features]."""
         found = []
         for array in (self.out, *self.arrays):
             feature, (offset, atoms) = atom_of(array.view, 1).stride, array.at(at)
             offset = offset + self._first_feature(pack, outs) * feature
-            found.append(Block(array.view.alloc, array.view.dtype, offset, (*atoms, Atom(outs.size, feature))))
+            found.append(Block(array.view.alloc, array.view.dtype, offset, (*atoms, Atom(size, feature))))
         return found
 
     def tile(self, sizes: Sequence[int], partitions: int, several: bool = False) -> Block:

@@ -91,7 +91,13 @@ class Schedule:
     raw_bytes: int
     """Of input that is loaded beside."""
     row_groups: int
-    """Parts of a row of positions that lie on partitions of their own; 0: neighbouring positions do."""
+    """Parts of a row of results that lie on partitions of their own; 0: neighbouring positions do."""
+    row_parts: int
+    """The same of the input, where columns of whole rows are transposed."""
+    abreast: bool
+    """Whether all packs of a block of positions are staged, computed and stored together: their features are
+    neighbours.
+    """
     unrolled: int
     """The axis from which on loops over blocks are unrolled, so that the next one is staged during products."""
 
@@ -104,13 +110,15 @@ class Schedule:
         folded = "" if self.fold is None else f"{self.fold.count} along axis {self.fold.axis} together, "
         copies = "" if self.copies is None else f" in {self.copies.outer} x {self.copies.inner} shifted copies"
         block = "x".join(map(str, self.rows))
+        parts = f" in {self.row_parts} parts" if self.row_parts > 1 else ""
+        parts += " of all groups" if self.abreast else ""
         streamed = "" if self.streamed is None else f" streamed {self.streamed.taps(problem)} positions at a time"
         stored = f" as {problem.kernel_stored}" if problem.converts_kernel else ""
         partitions = "positions" if problem.positions_on_partitions else "features"
         epilogue = "" if problem.epilogue is None else f" + {problem.epilogue}"
         return (
             f"{images} of {problem.inputs} features, {taps} kernel{groups} -> {posed.outputs} {problem.dtype}"
-            f"{epilogue}: {folded}images {self.comes.value}{copies} by {block} x{self.input_buffers}, "
+            f"{epilogue}: {folded}images {self.comes.value}{parts}{copies} by {block} x{self.input_buffers}, "
             f"kernel {kernel_way(problem).value}{stored}{streamed} for {self.outputs} x{self.weight_buffers}, "
             f"{partitions} on the partitions"
         )
@@ -148,9 +156,31 @@ def tile_shape(counts: Sequence[int], limit: int) -> list[int]:
     return shape
 
 
+def row_phases(problem: Problem) -> int:
+    """Of neighbouring results along a row, which are stored together."""
+    return problem.axes[-1].phases
+
+
+def row_parts(width: int, parts: int) -> list[tuple[int, int, int]]:
+    """A row of ``width`` positions in equal parts, and what is left of it: (first, positions, parts) of each."""
+    parts = min(parts, width)
+    whole = width - width % parts
+    return [(0, whole, parts), (whole, width - whole, 1)][: 1 + (whole < width)]
+
+
+def staged_groups(problem: Problem, schedule: Schedule) -> int:
+    """Groups whose features are loaded and stored together."""
+    return problem.groups if schedule.abreast else min(problem.pack, problem.groups)
+
+
+def stored_outputs(problem: Problem, schedule: Schedule) -> int:
+    """Output features that are stored together."""
+    return problem.groups * problem.outputs if schedule.abreast else schedule.outputs
+
+
 def tiles_together(problem: Problem, schedule: Schedule) -> int:
     """Tiles of positions that are loaded together."""
-    features = min(problem.pack, problem.groups) * problem.inputs * itemsize(problem.dtype)
+    features = staged_groups(problem, schedule) * problem.inputs * itemsize(problem.dtype)
     return max(1, min(MOST_TILES, schedule.row_bytes // features))
 
 
@@ -159,8 +189,9 @@ def footprint(problem: Problem, schedule: Schedule, sizes: Sizes) -> dict[tuple[
     problem = problem.under(schedule.fold)
     given = problem.given
     size, copies = itemsize(problem.dtype), schedule.copies
-    held = problem.chunks * prod(extents_of(problem, schedule)) * size
-    features = min(problem.pack, problem.groups) * problem.inputs * size
+    chunks = problem.packs if schedule.abreast else problem.chunks
+    held = chunks * prod(extents_of(problem, schedule)) * size
+    features = staged_groups(problem, schedule) * problem.inputs * size
     tiles = {("zeros", 1): sizes.bank_columns * size, ("input", schedule.input_buffers): held}
     if problem.x.on_chip and not _is_copied(problem, schedule):
         del tiles["input", schedule.input_buffers]
@@ -205,7 +236,8 @@ def footprint(problem: Problem, schedule: Schedule, sizes: Sizes) -> dict[tuple[
     width, outs = itemsize(problem.out.dtype), prod(outs_of(problem, schedule))
     if problem.positions_on_partitions:
         tiles["result", tile_buffers(problem, schedule, sizes, POSITION_BUFFERS)] = max(
-            schedule.row_bytes * bool(schedule.row_groups), schedule.outputs * width
+            schedule.row_bytes * bool(schedule.row_groups),
+            stored_outputs(problem, schedule) * width * (row_phases(problem) if schedule.row_groups else 1),
         )
     elif not problem.out.on_chip:
         height = min(sizes.rows, sizes.columns)
@@ -272,10 +304,12 @@ def _array_bytes(problem: Problem, schedule: Schedule, array: Operand, sizes: Si
         outs, atoms = outs_of(problem, schedule), (array.dims[0], *array.dims[2:])
         varying = prod(out for out, atom in zip(outs, atoms, strict=True) if atom.stride)
         return -(-schedule.outputs // min(sizes.rows, sizes.columns)) * varying * width
-    features = 1 if problem.repeats(array) else schedule.outputs
+    outputs = stored_outputs(problem, schedule)
+    features = 1 if problem.repeats(array) else outputs
     if problem.stays(array) or not schedule.row_groups:
         return features * width
-    columns = max(1, schedule.row_bytes // (schedule.outputs * itemsize(problem.out.dtype)))
+    phases = row_phases(problem)
+    columns = max(1, schedule.row_bytes // (phases * outputs * itemsize(problem.out.dtype))) * phases
     return columns * features * width
 
 

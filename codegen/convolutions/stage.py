@@ -9,12 +9,12 @@ from math import prod
 from neuronx_cc.codegen.convolutions.axis import Piece
 from neuronx_cc.codegen.convolutions.copies import Copies
 from neuronx_cc.codegen.convolutions.problem import Contracted, Segment, atom_of, stride_of
-from neuronx_cc.codegen.convolutions.schedule import ROW_BUFFERS, Comes
+from neuronx_cc.codegen.convolutions.schedule import ROW_BUFFERS, Comes, row_parts
 from neuronx_cc.codegen.convolutions.turn import Turner
 from neuronx_cc.codegen.dots.tiles import Tiles
 from neuronx_cc.codegen.emission.builder import Affine, Block, Builder
 from neuronx_cc.codegen.emission.emitter import Emitter
-from neuronx_cc.codegen.emission.views import Atom, View, coalesce
+from neuronx_cc.codegen.emission.views import Atom, View, coalesce, nested
 from neuronx_cc.codegen.movement.halves import part_of
 from neuronx_cc.codegen.movement.transfer import copy
 from neuronx_cc.ir.isa.program import Stream
@@ -89,6 +89,7 @@ class Coming:
     raw_bytes: int
     tiles: int
     """Tiles of positions that are loaded together, to be transposed."""
+    row_parts: int = 1
     copies: Copies | None = None
 
 
@@ -307,8 +308,10 @@ class Images:
         height, width = source.dims[2].size, source.dims[3].size
         columns = -(-width // -(-width // self._height))
         rows = max(1, self._height // columns) if columns == width else 1
-        if self.coming.comes is Comes.ROWS and height > 1 and width > 1:
-            self._turn_rows_of(pack, source, target)
+        if self.coming.comes is Comes.ROWS and width > 1:
+            for first, columns, parts in row_parts(width, self.coming.row_parts):
+                cut = (block.index(3, Affine(first), columns) for block in (source, target))
+                self._turn_rows_of(pack, *(_in_parts(block, parts) for block in cut))
             return
         if columns < width:
             for row in self.builder.each(height):
@@ -317,30 +320,32 @@ class Images:
         self._turn_tiles(pack, source, target, 2, rows)
 
     def _turn_rows_of(self, pack: PackAt, source: Block, target: Block) -> None:
-        """Load whole rows of positions, each onto one partition, and transpose them column by column."""
-        height, width = source.dims[2].size, source.dims[3].size
+        """Load parts of rows [..., rows, parts, columns], each onto one partition, and transpose column by column."""
+        rows, parts, columns = source.dims[2:]
         features, feature = pack.groups * self.source.features.inputs, atom_of(self.source.x, 1)
         offset = source.offset + pack.group * (self.source.features.inputs * feature.stride)
         most = max(1, self.coming.row_bytes // (features * itemsize(self.source.dtype)))
-        for row, high in self.builder.pieces(height, -(-height // -(-height // self._height))):
-            for column, wide in self.builder.pieces(width, -(-width // -(-width // most))):
-                natural = self.tiles.tile(self.source.dtype, [wide, features], high, "positions", ROW_BUFFERS)
-                pixels = (replace(source.dims[2], size=high), replace(source.dims[3], size=wide))
-                dims = (*pixels, Atom(features, feature.stride))
-                at = offset + row * source.dims[2].stride + column * source.dims[3].stride
+        steps = -(-rows.size // (self._height // parts.size)), -(-columns.size // most)
+        for row, high in self.builder.pieces(rows.size, -(-rows.size // steps[0])):
+            for column, wide in self.builder.pieces(columns.size, -(-columns.size // steps[1])):
+                sizes = [wide, features]
+                natural = self.tiles.tile(self.source.dtype, sizes, high * parts.size, "positions", ROW_BUFFERS)
+                runs = nested(replace(rows, size=high), parts)
+                dims = (runs, replace(columns, size=wide), Atom(features, feature.stride))
+                at = offset + row * rows.stride + column * columns.stride
                 copy(self.builder, natural, Block(source.alloc, source.dtype, at, dims), self.source.stream)
-                goal = target.index(2, row, high).index(3, column, wide)
+                goal = target.index(2, row, high).index(4, column, wide)
                 for plane, part, byte in self.turner.carriers(natural):
                     self._turn_columns(pack, plane, part_of(goal, part, byte))
 
     def _turn_columns(self, pack: PackAt, plane: Block, goal: Block) -> None:
-        """[rows, columns, features] -> ``goal`` [partitions, chunks, rows, columns]."""
+        """[rows and parts, columns, features] -> ``goal`` [partitions, chunks, rows, parts, columns]."""
         size = itemsize(plane.dtype)
         for segment in self.source.features.segments_of(pack.groups):
             for chunk in range(segment.chunks):
                 begin = plane.offset + (segment.start + chunk * segment.chunk_step) * size
                 dims = (*plane.dims[:2], Atom(segment.partitions, segment.partition_step * size))
-                place = goal.index(1, Affine(segment.first + chunk)).select([0, 2, 1])
+                place = goal.index(1, Affine(segment.first + chunk)).select([0, 3, 1, 2])
                 place = replace(place, dims=(Atom(segment.partitions, 1, True), *place.dims[1:]))
                 self.turner.turn(replace(plane, offset=begin, dims=dims), place)
 
@@ -396,6 +401,13 @@ class Images:
             chunks = Atom(segment.chunks, segment.chunk_step * size)
             source = first.moved(tile * tiles.stride).of((rows, chunks, partitions))
             self.turner.turn(source, goal.index(2, Affine(tile)))
+
+
+def _in_parts(block: Block, parts: int) -> Block:
+    """[..., rows, parts, columns] of [..., rows, columns]."""
+    columns = block.dims[3]
+    span = columns.size // parts
+    return block.of((*block.dims[:3], Atom(parts, span * columns.stride), replace(columns, size=span)))
 
 
 def _tiles_of(block: Block, dim: int, first: Affine, count: int, size: int) -> Block:

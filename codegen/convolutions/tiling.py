@@ -12,14 +12,14 @@ from neuronx_cc.codegen.convolutions.candidates import MAX_UNROLLED
 from neuronx_cc.codegen.convolutions.finish import Leaving
 from neuronx_cc.codegen.convolutions.problem import Problem
 from neuronx_cc.codegen.convolutions.result import Results
-from neuronx_cc.codegen.convolutions.schedule import Schedule, tile_shape
+from neuronx_cc.codegen.convolutions.schedule import Schedule, row_phases, tile_shape
 from neuronx_cc.codegen.convolutions.stage import RowsAt
 from neuronx_cc.codegen.convolutions.sums import Features, Sum, Sums, Terms
 from neuronx_cc.codegen.convolutions.weights import Kernels, OutputsAt, PartAt
 from neuronx_cc.codegen.emission.builder import Affine, Block, Builder
 from neuronx_cc.codegen.emission.interleaved import interleaved_pieces
 from neuronx_cc.codegen.emission.tiles import dense
-from neuronx_cc.codegen.emission.views import Atom
+from neuronx_cc.codegen.emission.views import Atom, nested
 from neuronx_cc.ir.isa.limits import MAX_WAIT_COEFS
 from neuronx_cc.ir.types import itemsize
 
@@ -38,11 +38,12 @@ class Tiling:
     sums: Sums
     results: Results
 
-    def block(self, terms: Terms, at: list[RowsAt]) -> None:
-        """All output features of ``terms`` at the positions of one block."""
+    def block(self, several: Sequence[Terms], at: list[RowsAt]) -> None:
+        """All output features of ``several``, whose features are neighbours, at the positions of one block."""
         if self.problem.positions_on_partitions:
-            self._positions(terms, at)
+            self._positions(several, at)
             return
+        (terms,) = several
         results, outs = self.results, terms.outs
         tiles = results.output_tiles(outs.size)
         blocks = results.feature_blocks(terms.pack, outs, at, tiles, terms.columns)
@@ -59,8 +60,8 @@ class Tiling:
         """One tile of output features at all positions of the block; ``blocks``, of results and of what is read with
         them, are [partitions, batch, spatial...].
         """
-        for taps, goals, counts in self._phases(at, blocks, 1):
-            terms = replace(whole, taps=taps)
+        for phases, goals, counts in self._phases(at, blocks, 1, len(at)):
+            terms = self._taps([whole], phases)[0]
             if terms.no_taps and self.problem.epilogue is None:
                 self.results.fill_zeros(goals[0])
                 continue
@@ -131,23 +132,24 @@ class Tiling:
             yield from self._steps(taps, [*at, index])
 
     def _phases(
-        self, at: list[RowsAt], blocks: list[Block], first: int
-    ) -> Iterator[tuple[list[Taps], list[Block], list[int]]]:
-        """Of each combination of phases its taps, and its part of ``blocks``, whose axes begin at dim ``first``."""
-        for phases in product(*(range(axis.phases) for axis in self.problem.axes)):
-            counts = [rows.piece.axis.rows_of(phase, rows.piece.outs) for rows, phase in zip(at, phases, strict=True)]
-            if not all(counts):
-                continue
-            parts = []
-            for block in blocks:
-                dims, offset = list(block.dims), block.offset
-                for axis, (phase, count) in enumerate(zip(phases, counts, strict=True)):
-                    atom = dims[first + axis]
-                    offset = offset + phase * atom.stride
-                    dims[first + axis] = Atom(count, atom.stride * self.problem.axes[axis].phases)
-                parts.append(replace(block, offset=offset, dims=tuple(dims)))
-            taps = [axis.taps[phase] for axis, phase in zip(self.problem.axes, phases, strict=True)]
-            yield taps, parts, counts
+        self, at: list[RowsAt], blocks: list[Block], first: int, apart: int
+    ) -> Iterator[tuple[tuple[int, ...], list[Block], list[int]]]:
+        """Each combination of phases of ``apart`` axes, its part of ``blocks``, whose axes begin at dim ``first``, and
+        how many positions that has along each axis.
+        """
+        for phases in product(*(range(axis.phases) for axis in self.problem.axes[:apart])):
+            parts, counts = blocks, [rows.piece.outs for rows in at]
+            for axis, phase in enumerate(phases):
+                counts[axis] = at[axis].piece.axis.rows_of(phase, counts[axis])
+                step = self.problem.axes[axis].phases
+                parts = [_every(block, first + axis, phase, step, counts[axis]) for block in parts]
+            if all(counts):
+                yield phases, parts, counts
+
+    def _taps(self, several: Sequence[Terms], phases: Sequence[int]) -> list[Terms]:
+        """With the taps that ``phases`` of the axes meet."""
+        taps = [axis.taps[phase] for axis, phase in zip(self.problem.axes, phases, strict=True)]
+        return [replace(terms, taps=taps) for terms in several]
 
     def _together(self, counts: Sequence[int], shape: Sequence[int]) -> Iterator[list[tuple[list[Affine], list[int]]]]:
         """Tiles of positions: those that are interleaved are neighbours along the last axis that is cut."""
@@ -176,92 +178,112 @@ class Tiling:
 
     # ---- positions on the partitions --------------------------------------------------------------------------
 
-    def _positions(self, whole: Terms, at: list[RowsAt]) -> None:
-        results, outs = self.results, whole.outs
-        everything = results.position_blocks(whole.pack, outs, at)
-        for taps, goals, counts in self._phases(at, everything, 0):
-            terms = replace(whole, taps=taps)
-            if self.schedule.row_groups and len(counts) > 1 and counts[-2] > 1:
-                self._rows(terms, goals, counts)
-            elif terms.no_taps or outs.size > self.builder.sizes.bank_columns:
-                self._wide(terms, goals, counts)
+    def _positions(self, whole: Sequence[Terms], at: list[RowsAt]) -> None:
+        results, in_rows = self.results, self.schedule.row_groups > 0
+        outs = sum(terms.outs.size for terms in whole)
+        everything = results.position_blocks(whole[0].pack, whole[0].outs, outs, at)
+        for phases, goals, counts in self._phases(at, everything, 0, len(at) - in_rows):
+            if in_rows:
+                self._rows(whole, phases, goals, counts)
+                continue
+            several = self._taps(whole, phases)
+            if len(several) > 1 or several[0].no_taps or outs > self.builder.sizes.bank_columns:
+                self._wide(several, goals, counts)
             else:
-                features = Features(Affine(), outs.size)
-                for several in self._open(terms, counts, results.height, results.height, features):
-                    for together in self._batched(several):
-                        leaving: list[Leaving] = []
-                        targets = []
-                        for rows, sizes, sum_ in together:
-                            goal, *pieces = _pieces(goals, 0, rows, sizes)
-                            result = results.tile([outs.size], prod(sizes), len(together) > 1)
-                            arrays = results.read_positions(pieces, terms.columns, result, len(together) > 1)
-                            leaving.append((result, sum_.bank, [outs.size], arrays))
-                            targets.append(goal)
-                        results.finish.leave(leaving)
-                        for goal, (result, *_) in zip(targets, leaving, strict=True):
-                            results.store_positions(goal, result)
+                self._narrow(several[0], goals, counts)
 
-    def _wide(self, terms: Terms, goals: list[Block], counts: Sequence[int]) -> None:
-        """Results that fill more than a bank, or that no tap meets."""
+    def _narrow(self, terms: Terms, goals: list[Block], counts: Sequence[int]) -> None:
+        """Results that fill a bank at most."""
         outs, results = terms.outs, self.results
+        features = Features(Affine(), outs.size)
+        for several in self._open(terms, counts, results.height, results.height, features):
+            for together in self._batched(several):
+                leaving: list[Leaving] = []
+                targets = []
+                for rows, sizes, sum_ in together:
+                    goal, *pieces = _pieces(goals, 0, rows, sizes)
+                    result = results.tile([outs.size], prod(sizes), len(together) > 1)
+                    arrays = results.read_positions(pieces, terms.columns, result, len(together) > 1)
+                    leaving.append((result, sum_.bank, [outs.size], arrays))
+                    targets.append(goal)
+                results.finish.leave(leaving)
+                for goal, (result, *_) in zip(targets, leaving, strict=True):
+                    results.store_positions(goal, result)
+
+    def _wide(self, several: Sequence[Terms], goals: list[Block], counts: Sequence[int]) -> None:
+        """Results that fill more than a bank, are of several packs, or that no tap meets."""
+        results = self.results
         for rows, sizes in self._tiles(counts, tile_shape(counts, results.height), [], []):
             goal, *pieces = _pieces(goals, 0, rows, sizes)
-            result = results.tile([outs.size], prod(sizes))
-            if terms.no_taps and self.problem.epilogue is None:
+            result = results.tile([goal.dims[-1].size], prod(sizes))
+            if several[0].no_taps and self.problem.epilogue is None:
                 results.fill_zeros(result)
             else:
-                arrays = results.read_positions(pieces, terms.columns, result)
-                for together in self._interleaved(outs.size, self.builder.sizes.bank_columns):
-                    several: list[Leaving] = []
-                    for first, columns in together:
-                        bank = self.sums.bank(prod(sizes), columns, several=len(together) > 1)
-                        sum_ = self.sums.opened(terms, bank, rows, sizes, Features(first, columns))
-                        self.sums.whole(terms, sum_)
-                        made, *read = (block.index(1, first, columns) for block in (result, *arrays))
-                        several.append((made, bank, [columns], read))
-                    results.finish.leave(several)
+                arrays = results.read_positions(pieces, several[0].columns, result)
+                for terms, parts in _by_pack(several, [result, *arrays], 1):
+                    for together in self._interleaved(terms.outs.size, self.builder.sizes.bank_columns):
+                        leaving: list[Leaving] = []
+                        for first, columns in together:
+                            bank = self.sums.bank(prod(sizes), columns, several=len(together) > 1)
+                            sum_ = self.sums.opened(terms, bank, rows, sizes, Features(first, columns))
+                            self.sums.whole(terms, sum_)
+                            made, *read = (block.index(1, first, columns) for block in parts)
+                            leaving.append((made, bank, [columns], read))
+                        results.finish.leave(leaving)
             results.store_positions(goal, result)
 
-    def _rows(self, terms: Terms, goals: list[Block], counts: list[int]) -> None:
-        """Parts of each row of positions on the partitions, column by column, so that they are stored in long runs."""
-        outs, results = terms.outs, self.results
-        groups = self.schedule.row_groups if counts[-1] % self.schedule.row_groups == 0 else 1
-        span = counts[-1] // groups
-        width = max(1, self.schedule.row_bytes // (outs.size * itemsize(goals[0].dtype)))
+    def _rows(self, whole: Sequence[Terms], phases: Sequence[int], goals: list[Block], counts: list[int]) -> None:
+        """Parts of each row of positions on the partitions, column by column, so that they are stored in long runs.
+
+        ``phases``: of all axes but the last, neighbours along which belong to different ones.
+        """
+        results, apart = self.results, row_phases(self.problem)
+        groups = self.schedule.row_groups if counts[-1] % (self.schedule.row_groups * apart) == 0 else 1
+        span = counts[-1] // (groups * apart)
+        width = max(1, self.schedule.row_bytes // (apart * goals[0].dims[-1].size * itemsize(goals[0].dtype)))
         width = -(-span // -(-span // width))
         height = -(-counts[-2] // -(-counts[-2] // (results.height // groups)))
         shape = [*(1 for _ in counts[:-2]), height, width]
         for at, sizes in self._tiles([*counts[:-1], span], shape, [], []):
-            partitions, positions = sizes[-2] * groups, [*sizes[:-1], groups]
-            result = results.tile([sizes[-1], outs.size], partitions)
-            target, *pieces = (_in_rows(piece, groups, span) for piece in _pieces(goals, 0, at, sizes))
-            if terms.no_taps and self.problem.epilogue is None:
-                results.fill_zeros(result)
-            else:
-                arrays = results.read_rows(pieces, terms.columns, result)
-                self._columns(terms, at, positions, span, [result, *arrays])
+            first, columns = [*at[:-1], at[-1] * apart], [*sizes[:-1], sizes[-1] * apart]
+            result = results.tile([columns[-1], goals[0].dims[-1].size], sizes[-2] * groups)
+            target, *pieces = (_in_rows(piece, groups, span * apart) for piece in _pieces(goals, 0, first, columns))
+            tiles = [result, *results.read_rows(pieces, whole[0].columns, result)]
+            for phase in range(apart):
+                several = self._taps(whole, [*phases, phase])
+                mine = [_every(tile, 1, phase, apart, sizes[-1]) for tile in tiles]
+                if several[0].no_taps and self.problem.epilogue is None:
+                    results.fill_zeros(mine[0])
+                else:
+                    self._columns(several, at, [*sizes[:-1], groups], span, mine)
             results.store_rows(target, result)
 
     def _columns(
-        self, terms: Terms, at: Sequence[Affine], positions: Sequence[int], span: int, tiles: Sequence[Block]
+        self,
+        several: Sequence[Terms],
+        at: Sequence[Affine],
+        positions: Sequence[int],
+        span: int,
+        tiles: Sequence[Block],
     ) -> None:
         """The first of ``tiles`` [partitions, columns, features]: each column a sum, several of which share a bank."""
-        result = tiles[0]
-        outs, (partitions, columns, _) = terms.outs, result.dims
-        for together in self._interleaved(columns.size, self._beside(outs, terms.taps)):
-            for place, wide in self.builder.pieces(outs.size, self.builder.sizes.bank_columns):
-                leaving: list[Leaving] = []
-                for column, several in together:
-                    whole = self.sums.bank(partitions.size, several * wide, several=len(together) > 1)
-                    sums = whole.of((whole.dims[0], *dense([several, wide], "f32")))
-                    for number in range(several):
-                        spot = [*at[:-1], at[-1] + (column + number)]
-                        bank = sums.index(1, Affine(number))
-                        sum_ = self.sums.opened(terms, bank, spot, positions, Features(place, wide), span)
-                        self.sums.whole(terms, sum_)
-                    goal, *read = (tile.index(1, column, several).index(2, place, wide) for tile in tiles)
-                    leaving.append((goal, whole, [several, wide], read))
-                self.results.finish.leave(leaving)
+        partitions, columns = tiles[0].dims[:2]
+        step = min(self._beside(terms.outs, terms.taps) for terms in several)
+        for together in self._interleaved(columns.size, step):
+            for terms, parts in _by_pack(several, tiles, 2):
+                for place, wide in self.builder.pieces(terms.outs.size, self.builder.sizes.bank_columns):
+                    leaving: list[Leaving] = []
+                    for column, beside in together:
+                        whole = self.sums.bank(partitions.size, beside * wide, several=len(together) > 1)
+                        sums = whole.of((whole.dims[0], *dense([beside, wide], "f32")))
+                        for number in range(beside):
+                            spot = [*at[:-1], at[-1] + (column + number)]
+                            bank = sums.index(1, Affine(number))
+                            sum_ = self.sums.opened(terms, bank, spot, positions, Features(place, wide), span)
+                            self.sums.whole(terms, sum_)
+                        goal, *read = (part.index(1, column, beside).index(2, place, wide) for part in parts)
+                        leaving.append((goal, whole, [beside, wide], read))
+                    self.results.finish.leave(leaving)
 
     def _beside(self, outs: OutputsAt, taps: Sequence[Taps]) -> int:
         """Columns whose sums share a bank, so that fewer instructions read PSUM."""
@@ -284,8 +306,25 @@ def _in_rows(piece: Block, groups: int, span: int) -> Block:
     """[rows, columns, features] of [batch, spatial..., features]; rows are ``groups`` parts of ``span`` columns."""
     *outer, rows, columns, features = piece.dims
     assert all(atom.size == 1 for atom in outer), "one image at a time"
-    parts = Atom(rows.size * groups, span * columns.stride) if groups > 1 else rows
+    parts = nested(rows, Atom(groups, span * columns.stride)) if groups > 1 else rows
     return piece.of((parts, columns, features))
+
+
+def _every(block: Block, dim: int, first: int, step: int, count: int) -> Block:
+    """``count`` of its elements along ``dim``, ``step`` apart, from ``first`` on."""
+    if step == 1:
+        return block
+    dims, atom = list(block.dims), block.dims[dim]
+    dims[dim] = Atom(count, atom.stride * step)
+    return block.moved(first * atom.stride).of(tuple(dims))
+
+
+def _by_pack(several: Sequence[Terms], blocks: Sequence[Block], dim: int) -> Iterator[tuple[Terms, list[Block]]]:
+    """The features of each pack, which lie side by side along ``dim`` of ``blocks``."""
+    first = 0
+    for terms in several:
+        yield terms, [block.index(dim, Affine(first), terms.outs.size) for block in blocks]
+        first += terms.outs.size
 
 
 def _static(counts: Sequence[int], shape: Sequence[int]) -> Iterator[tuple[list[Affine], list[int]]]:
