@@ -18,10 +18,9 @@ from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.convolutions.axis import batch_axis
 from neuronx_cc.codegen.convolutions.candidates import NATURAL_SHARE
 from neuronx_cc.codegen.convolutions.gradient_placement import arrays_of, order_of, pose
-from neuronx_cc.codegen.convolutions.gradient_plan import Spread, Sum, even, parts_of, sum_banks, tiles_of
-from neuronx_cc.codegen.convolutions.gradient_problem import Problem
+from neuronx_cc.codegen.convolutions.gradient_plan import Spread, Sum, even, parts_of, tiles_of
 from neuronx_cc.codegen.convolutions.gradient_result import Results
-from neuronx_cc.codegen.convolutions.gradient_schedule import Schedule, frame, unmet
+from neuronx_cc.codegen.convolutions.gradient_schedule import Frame, Schedule, frame, unmet
 from neuronx_cc.codegen.convolutions.gradient_stage import Side, Staging, merged
 from neuronx_cc.codegen.convolutions.placement import Form
 from neuronx_cc.codegen.convolutions.stage import RowsAt
@@ -45,9 +44,6 @@ def lower(context: Context, op: hlo.ConvolutionOp, step: int) -> None:
     home = context.new_hbm(op.result)
     context.homes[op.result] = [home]
     with TilePool(builder, f"gradient {op.loc.name}") as pool:
-        # all of PSUM, the sums in one piece first
-        builder.psum.make_room(builder.sizes.psum_bytes)
-        sums = builder.ring(builder.psum, sum_banks(builder.sizes) * builder.sizes.bank_bytes, 1, "sums")
         for carrier in sorted({carrier_of(form.pe_dtype, fast), carrier_of(op.shape.dtype, False)}):
             context.fixed.identity(carrier)
         wholes = arrays_of(context, form)
@@ -55,7 +51,11 @@ def lower(context: Context, op: hlo.ConvolutionOp, step: int) -> None:
         schedule = context.planner.choose(posed) if posed.meets else unmet(posed)
         if schedule is None:
             raise no_room("convolution's gradient", posed.room, op.loc)
-        _Gradient(context, form, home, wholes, posed, schedule, pool, sums).emit()
+        framed = frame(posed, schedule, builder.timing)
+        # all of PSUM, the sums in one piece first
+        builder.psum.make_room(builder.sizes.psum_bytes)
+        sums = builder.ring(builder.psum, framed.sum_banks * builder.sizes.bank_bytes, 1, "sums")
+        _Gradient(context, form, home, wholes, schedule, framed, pool, sums).emit()
         builder.psum.free(sums.alloc)
 
 
@@ -66,21 +66,22 @@ class _Gradient:
         form: Form,
         home: View,
         wholes: Sequence[View],
-        problem: Problem,
         schedule: Schedule,
+        framed: Frame,
         pool: TilePool,
         sums: Ring,
     ) -> None:
         self.context, self.op, self.builder, self.sums = context, form.op, context.builder, sums
-        self.schedule, self.frame = schedule, frame(problem, schedule, context.builder.timing)
-        self.face, sizes = self.frame.face, context.builder.sizes
+        self.schedule, self.frame, problem = schedule, framed, framed.problem
+        self.face, sizes = framed.face, context.builder.sizes
         self.builder.program.schedules.setdefault(self.builder.kernel, schedule.line(problem))
         self.out = home.transpose(order_of(form, bool(schedule.face)))
         self.one_block = list(schedule.rows) == [axis.rows for axis in self.face.axes]
         self.emitter = Emitter(self.builder, lambda like, dtype: like)
         self.tiles = Tiles(self.builder, form.op.loc.name, {}, pool)
         self.zeros = self.tiles.tile(problem.dtype, [sizes.bank_columns], 1, "zeros", 1)
-        banks = pool.psum(sizes.banks - sum_banks(sizes), "transposes")
+        banks = pool.psum(sizes.banks - framed.sum_banks, "transposes")
+        banks.phases = 1 + (banks.count >= 4)  # what one iteration of a loop transposes leaves during the next one
         plain = [batch_axis(axis.rows) for axis in self.face.axes]
         sides = []
         wanted = self.frame.transposed(schedule.rows) if problem.meets else (0, 0)
@@ -128,7 +129,7 @@ class _Gradient:
             ((left_at, right_at),) = self._blocks([], [])
             staged = self._stage(left_at, right_at)
         sums = self.frame.groups(self.left.inputs, self.right.inputs)
-        for part in parts_of(sums, self.frame.columns_are_left, sum_banks(sizes), sizes.bank_columns):
+        for part in parts_of(sums, self.frame.columns_are_left, self.frame.sum_banks, sizes.bank_columns):
             self._clear(part, results)
             if staged is not None:
                 self._multiply(part, results, *staged)

@@ -336,8 +336,7 @@ def parts_of(
     bank = column = 0
     for group in groups:
         widths = [left.width if columns_are_left else right[1] for left, right in group]
-        used = bank + (column > 0)
-        if used and used + _banks(widths, columns) > banks >= _banks(widths, columns):
+        if bank + _banks(widths, columns, column) > banks >= _banks(widths, columns):
             parts.append([])
             bank = column = 0
         for (left, right), width in zip(group, widths, strict=True):
@@ -351,9 +350,9 @@ def parts_of(
     return [part for part in parts if part]
 
 
-def _banks(widths: Sequence[int], columns: int) -> int:
-    """Banks of ``columns`` that sums of these widths fill, from the start of one."""
-    banks, column = 1, 0
+def _banks(widths: Sequence[int], columns: int, column: int = 0) -> int:
+    """Banks of ``columns`` that sums of these widths fill, from ``column`` of the first one on."""
+    banks = 1
     for width in widths:
         if column + width > columns:
             banks, column = banks + 1, 0

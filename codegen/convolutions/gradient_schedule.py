@@ -16,6 +16,7 @@ from neuronx_cc.codegen.convolutions.gradient_plan import (
     Piece,
     Spread,
     Steps,
+    Sum,
     even,
     parts_of,
     pieces_of,
@@ -154,8 +155,19 @@ class Frame:
     @cached_property
     def parts(self) -> int:
         """Times that a block is multiplied, with other sums in PSUM."""
+        return len(self._parts)
+
+    @cached_property
+    def _parts(self) -> list[list[Sum]]:
         sums, columns = self.groups(*self.slabs), self.sizes.bank_columns
-        return len(parts_of(sums, self.columns_are_left, sum_banks(self.sizes), columns))
+        return parts_of(sums, self.columns_are_left, sum_banks(self.sizes), columns)
+
+    @property
+    def sum_banks(self) -> int:
+        """Banks of PSUM for sums: where all add up at a time, no more than they fill. Transposes have the others."""
+        if not self.problem.meets or self.parts > 1:
+            return sum_banks(self.sizes)
+        return max(sum_.bank for sum_ in self._parts[0]) + 1
 
     def _stackable(self, left: int) -> list[bool]:
         """Of each axis, whether several taps with all features are one progression of rows of the result."""

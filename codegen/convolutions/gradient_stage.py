@@ -27,6 +27,8 @@ from neuronx_cc.ir.isa.program import Stream
 QUEUE = Stream.DMA_WEIGHT
 """Maps after a gradient do not wait for this queue; they overlap with it where they do not read the gradient."""
 WHOLE = PackAt(0, 1, 1, Affine())
+UNROLLED = 4
+"""Chunks of features of one tile of positions that are transposed in straight-line code."""
 Planes: TypeAlias = list[tuple[Block, str, int]]
 """Blocks that TensorE carries exactly, the type of the parts that they hold, and their byte in an element."""
 
@@ -217,29 +219,34 @@ class Side:
         for start, groups, several in self.builder.tiles(count, -(-count // -(-count // most))):
             for group in self.builder.each(groups, 1):
                 for window in windows:
-                    self._turn_group(window, [*at, group * several + start], several)
+                    self._turn_group(window, [*at, group * several + start], several, len(windows))
 
-    def _turn_group(self, window: _Turning, at: list[Affine], several: int) -> None:
-        """``several`` tiles from ``at`` on along its last loop; the loops after have one tile only."""
+    def _turn_group(self, window: _Turning, at: list[Affine], several: int, planes: int) -> None:
+        """``several`` tiles from ``at`` on along its last loop; the loops after have one tile only.
+
+        ``planes``: as many are transposed in an iteration of the loop around.
+        """
         place, source, step = Affine(), window.source, 0
         for (count, step), index in zip(window.loops, at, strict=False):
             place = place * count + index
             source = source.moved(index * step)
         goal = window.target.moved(place * window.target.dims[1].stride)
         for segment in self.features.segments:
-            for chunk in self.builder.each(segment.chunks):
+            # the only transpose in an iteration takes the next bank in each
+            alone = segment.chunks > UNROLLED or (planes == 1 and self.features.chunks == 1)
+            for chunk in self.builder.each(segment.chunks, UNROLLED):
                 tile = source.index(1, chunk + segment.first)
                 tile = tile.of((Atom(segment.partitions, 1, True), *tile.dims[1:]))
                 width = goal.dims[2].stride
                 kept = goal.offset + segment.start * width + chunk * (segment.chunk_step * width)
                 columns = (Atom(several, goal.dims[1].stride), Atom(segment.partitions, width * segment.partition_step))
-                self._turn_chunk(tile, step, replace(goal, offset=kept, dims=(goal.dims[0], *columns)))
+                self._turn_chunk(tile, step, replace(goal, offset=kept, dims=(goal.dims[0], *columns)), alone)
 
-    def _turn_chunk(self, source: Block, step: int, target: Block) -> None:
+    def _turn_chunk(self, source: Block, step: int, target: Block, alone: bool) -> None:
         """``source`` [kept, positions...], each time ``step`` bytes on -> ``target`` [positions, times, kept]."""
         positions = merged(source.dims)
         taken = [source.moved(number * step).of(positions) for number in range(target.dims[1].size)]
-        bank = self.context.fixed.transposes(self.stage.turner.banks, taken, several=True)
+        bank = self.context.fixed.transposes(self.stage.turner.banks, taken, several=not alone)
         self.stage.turner.leave(target, bank, self.stage.emitter.leave)
 
 
