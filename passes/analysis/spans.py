@@ -12,6 +12,7 @@ import numpy as np
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.hlo.editing import defining_op
+from neuronx_cc.ir.types import NUMPY_DTYPE
 from neuronx_cc.passes.analysis import intervals
 
 Span = tuple[float, float]
@@ -51,7 +52,7 @@ class _Spans:
         if not depth or not shape.size or not isinstance(op, hlo.HloOp) or shape.dtype.startswith("c"):
             return limits
         of = partial(self.of, depth - 1)
-        found = intervals.bounds(of, op, self.module) if integers else self._floats(of, op)
+        found = intervals.bounds(of, op, self.module) if integers else _rounded(self._floats(of, op), shape.dtype)
         # integers are as their type is, where they might wrap; a NaN lies between nothing
         return found if found and limits[0] <= found[0] and found[1] <= limits[1] else limits
 
@@ -86,6 +87,15 @@ class _Spans:
             return None
         found: Span = RULES[op.opcode](*map(of, op.operands), op.shape.dtype)
         return None if any(map(isnan, found)) else found
+
+
+def _rounded(span: Span | None, dtype: str) -> Span | None:
+    """Where elements of the float type ``dtype`` lie: what is between two numbers rounds to between these, rounded."""
+    if span is None or dtype not in NUMPY_DTYPE:
+        return None
+    with np.errstate(over="ignore"):
+        low, high = np.array(span).astype(NUMPY_DTYPE[dtype]).astype(float)
+    return None if isnan(low) or isnan(high) else (float(low), float(high))
 
 
 def _union(spans: list[Span]) -> Span:
