@@ -10,7 +10,7 @@ import numpy as np
 
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo.editing import insert_before, insert_splat
-from neuronx_cc.ir.types import INTEGERS, NUMPY_DTYPE, SIGNED, bits
+from neuronx_cc.ir.types import INTEGERS, NUMPY_DTYPE, SIGNED, bits, itemsize
 from neuronx_cc.passes.analysis.conversions import is_lossless, skips_middle
 from neuronx_cc.passes.analysis.values import (
     highest,
@@ -271,9 +271,22 @@ def power_of(op: hlo.HloOp, base: Value, count: int) -> Value:
     return build(op, hlo.MultiplyOp, square, base) if count % 2 else square
 
 
+def has_factors(exponent: float) -> bool:
+    """Whether a power is computed as a product of several numbers, each of which would be rounded."""
+    return float(exponent * 2).is_integer() and abs(exponent) <= MOST_FACTORS and exponent not in (2, -1, 0.5, -0.5)
+
+
+def _power_in_f32(op: hlo.PowerOp, exponent: float, scope: Scope) -> Value:
+    """Of narrower floats, rounded once."""
+    wide = hlo.array_type("f32", op.shape.dims)
+    base = insert_before(op, hlo.ConvertOp, (op.lhs,), wide, op.loc)
+    count = insert_splat(scope.module, op, np.array(exponent, np.float32), "f32", op.shape.dims, op.loc)
+    return build(op, hlo.ConvertOp, insert_before(op, hlo.PowerOp, (base, count), wide, op.loc))
+
+
 def _power(op: hlo.PowerOp, scope: Scope) -> Value | None:
     """Constant exponents of floats: 0, 1, 2 and -1 correctly rounded, other integers up to ``MOST_FACTORS``, each of
-    which may be half a unit in the last place off, and 0.5 and -0.5 where x >= 0.
+    which may be half a unit in the last place of FP32 off, and 0.5 and -0.5 where x >= 0.
     """
     number = splat_number(op.rhs, scope.module)
     if not is_float(op.shape.dtype):
@@ -283,6 +296,8 @@ def _power(op: hlo.PowerOp, scope: Scope) -> Value | None:
         return splat(op, scope, 1)
     if number == 1:
         return base
+    if number is not None and has_factors(number) and itemsize(op.shape.dtype) < itemsize("f32"):
+        return _power_in_f32(op, number, scope)
     if number is not None and float(number).is_integer() and abs(number) <= MOST_FACTORS:
         whole = power_of(op, base, int(abs(number)))
         return whole if number > 0 else build(op, hlo.DivideOp, splat(op, scope, 1), whole)
