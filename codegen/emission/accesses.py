@@ -17,6 +17,8 @@ from neuronx_cc.codegen.emission.history import History
 from neuronx_cc.ir.isa.program import Space
 from neuronx_cc.ir.types import itemsize
 
+REMEMBERED = 4096
+"""Questions about rows whose answers are kept: tiles of equal form ask the same again and again."""
 
 @dataclass(slots=True, eq=False)
 class Alloc:
@@ -78,12 +80,15 @@ class Hazard(NamedTuple):
 def _raise(parts: Sequence[dict[Place, int]], counts: Mapping[Place, int]) -> None:
     """Have each of ``parts`` know the higher of two counts of a place."""
     for part in parts:
+        if not part:
+            part.update(counts)
+            continue
         for place, count in counts.items():
-            part[place] = max(count, part.get(place, 0))
+            if count > part.get(place, 0):
+                part[place] = count
 
 
-@dataclass(slots=True, frozen=True)
-class Hull:
+class Hull(NamedTuple):
     """What an operand touches, relative to its offset."""
 
     low: int
@@ -91,7 +96,7 @@ class Hull:
     rows: Rows
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=REMEMBERED)
 def hull(space: Space, dtype: str, dims: tuple[tuple[int, int], ...]) -> Hull:
     """Byte range [low, high) and rows that an operand of these dims touches, registers at 0."""
     if space is not Space.HBM:
@@ -116,12 +121,16 @@ def hull(space: Space, dtype: str, dims: tuple[tuple[int, int], ...]) -> Hull:
 
 def interleaved(a: Access, b: Access, shift: int, moving: Sequence[int]) -> bool:
     """Whether rows never meet, with ``a`` moved by ``shift`` bytes and either by ``moving`` strides."""
-    pitch = max(a.pitch, b.pitch)
-    if not pitch or any(stride % pitch for stride in moving):
+    if not a.rows and not b.rows:
         return False
+    if moving:
+        pitch = max(a.pitch, b.pitch)
+        if any([stride % pitch for stride in moving]):
+            return False
     return not _meet(a.rows, a.hi - a.lo, b.rows, b.hi - b.lo, b.lo - a.lo - shift, bool(moving))
 
 
+@lru_cache(maxsize=REMEMBERED)
 def _meet(a: Rows, a_span: int, b: Rows, b_span: int, distance: int, endless: bool = False) -> bool:
     """Whether bytes of rows in ``b_span`` may be those of rows in ``a_span``, which begins ``distance`` bytes before.
 
@@ -146,6 +155,7 @@ def _row(rows: Rows, span: int, pitch: int) -> tuple[Rows, int] | None:
     return (rows, span) if span <= pitch else None
 
 
+@lru_cache(maxsize=REMEMBERED)
 def _within(new: Rows, new_span: int, old: Rows, old_span: int, start: int) -> bool:
     """Whether what meets the rows in ``old_span``, ``start`` bytes after those in ``new_span``, meets these as well."""
     if start < 0 or start + old_span > new_span:
@@ -156,25 +166,23 @@ def _within(new: Rows, new_span: int, old: Rows, old_span: int, start: int) -> b
     return inner is not None and _within(new[1:], new[0][1], *inner, start % new[0][0])
 
 
-NO_ROTATIONS: frozenset[tuple[int, int]] = frozenset()
-
-
 def remember(alloc: Alloc, new: Access) -> None:
     """Remember ``new``; forget accesses that anything conflicting with them now finds through it."""
     accesses = alloc.accesses
-    if new.covers:
-        lo, hi, (first, last) = new.lo, new.hi, new.partitions
+    if new.covers and accesses:
+        lo, hi, coefs, loops, rows = new.lo, new.hi, new.coefs, new.place[1], new.rows
+        write, stream, (first, last) = new.write, new.stream, new.partitions
         replaced = [
             old
             for old in accesses.replaceable(new)
             if old.lo >= lo
             and old.hi <= hi
+            and (write or (old.stream is stream and not old.write))
+            and old.coefs == coefs
             and old.partitions[0] >= first
             and old.partitions[1] <= last
-            and (new.write or (old.stream is new.stream and not old.write))
-            and old.coefs == new.coefs
-            and old.place[1] == new.place[1]
-            and (not new.rows or _within(new.rows, hi - lo, old.rows, old.hi - old.lo, old.lo - lo))
+            and old.place[1] == loops
+            and (not rows or _within(rows, hi - lo, old.rows, old.hi - old.lo, old.lo - lo))
         ]
         for old in replaced:
             accesses.discard(old)

@@ -60,12 +60,15 @@ class Block:
         dims = self.dims
         atom = dims[dim]
         offset = self.offset
-        if not atom.partition:
+        if atom.partition:
+            if at.const or at.terms or size is None:
+                raise AssertionError("a partition dim is never indexed")
+        elif at.terms:
             offset = offset + at * atom.stride
-        elif at.const or at.terms or size is None:
-            raise AssertionError("a partition dim is never indexed")
+        elif at.const:
+            offset = Affine(offset.const + at.const * atom.stride, offset.terms, offset.tile)
         kept = () if size is None else (Atom(size, atom.stride, atom.partition),)
-        return Block(self.alloc, self.dtype, offset, (*dims[:dim], *kept, *dims[dim + 1 :]), self.partition)
+        return Block(self.alloc, self.dtype, offset, dims[:dim] + kept + dims[dim + 1 :], self.partition)
 
     def moved(self, by: Affine | int) -> Block:
         """The same piece ``by`` bytes further."""
@@ -233,8 +236,11 @@ class Builder:
 
     def each(self, count: int, unroll: int = 4, body: int = 1) -> Iterator[Affine]:
         """Indices of a loop, ``body`` in an iteration; constants of short ones, and of those too deep for waits."""
+        if count == 1:
+            yield Affine()
+            return
         if count <= unroll or self.open_loops >= MAX_WAIT_COEFS:
-            with self.unrolled_if(count > 1):
+            with self.unrolled():
                 yield from map(Affine, range(count))
             return
         whole, left = divmod(count, min(body, count))
@@ -405,12 +411,11 @@ class Builder:
         flags: Sequence[str] = (),
     ) -> Instr:
         """Append one instruction; operands are blocks whose first dim is the partition dim."""
-        operands = [(block.alloc, ref(block), True) for block in outs]
-        operands += [(block.alloc, ref(block), False) for block in ins]
-        refs = tuple([operand for _, operand, _ in operands])
-        instr = Instr(op, stream, refs[: len(outs)], refs[len(outs) :], tuple(alu), tuple(imm), frozenset(flags))
-        instr.debug, instr.origins = self._current_debug, self._origins((*outs, *ins))
-        self.sync.record(instr, operands)
+        blocks, written = (*outs, *ins), len(outs)
+        refs = tuple([ref(block) for block in blocks])
+        instr = Instr(op, stream, refs[:written], refs[written:], tuple(alu), tuple(imm), frozenset(flags))
+        instr.debug, instr.origins = self._current_debug, self._origins(blocks)
+        self.sync.record(instr, [block.alloc for block in blocks])
         self.program.records.append(instr)
         return instr
 

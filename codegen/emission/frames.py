@@ -42,6 +42,8 @@ class Frame:
     """Modulus -> phase register."""
     reusable: set[int] = field(default_factory=set)
     """Registers of loops that closed before this one opened, and that nothing has taken since."""
+    places: dict[Stream, Place] = field(default_factory=dict)
+    """Of the instructions right in it."""
     finished: dict[Stream, int] = field(default_factory=dict)
     """Instructions of each stream in one iteration, so far."""
     learned: list[tuple[dict[Place, int], Place, int, int]] = field(default_factory=list)

@@ -201,7 +201,7 @@ class _Rows:
         """The cells of a row that ``access`` touches; a run may go on in the next row."""
         start = access.lo % self._pitch
         end = start + access.run
-        cells = set(range(start // self._size, (min(end, self._pitch) - 1) // self._size + 1))
-        if end > self._pitch:
-            cells |= set(range((end - self._pitch - 1) // self._size + 1))
-        return cells
+        cells = range(start // self._size, (min(end, self._pitch) - 1) // self._size + 1)
+        if end <= self._pitch:
+            return cells
+        return {*cells, *range((end - self._pitch - 1) // self._size + 1)}

@@ -24,11 +24,11 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from operator import attrgetter
 
-from neuronx_cc.codegen.emission.accesses import NO_ROTATIONS, Alloc, Hazard, hull, interleaved, remember
+from neuronx_cc.codegen.emission.accesses import Alloc, hull, interleaved, remember
 from neuronx_cc.codegen.emission.carried import Like, Walk, near, together
 from neuronx_cc.codegen.emission.frames import Access, Frame, Place, Steps
 from neuronx_cc.ir.isa.limits import MAX_WAIT_COEFS, MAX_WAITS
-from neuronx_cc.ir.isa.program import DMA_STREAMS, Instr, Ref, Space, Stream, Wait
+from neuronx_cc.ir.isa.program import DMA_STREAMS, Instr, Space, Stream, Wait
 
 NEVER = -(1 << 60)
 """What is known of a loop's iterations before it is waited for any of them: counts may be negative in the first."""
@@ -36,6 +36,9 @@ MOST_ACCESSES = 2000
 """Accesses of a loop around kernels, whose iterations do not overlap where there are more."""
 MOST_ISSUED = 50_000
 """Instructions of all iterations of such a loop; of more, iterations with a barrier each are timed and traced once."""
+WHOLE = (0, 1)
+"""The partitions of what has none."""
+NO_ROTATIONS: frozenset[tuple[int, int]] = frozenset()
 PIECES = 4
 """Parts of a loop that what comes after it tells apart."""
 
@@ -67,47 +70,55 @@ class Synchroniser:
         """Frames around an outermost loop of a kernel: the program's, or a region's, and that of its iterations."""
         return 2 if len(self.frames) > 1 and self.frames[1].iterations else 1
 
-    def record(self, instr: Instr, operands: list[tuple[Alloc, Ref, bool]]) -> None:
-        """Count ``instr`` as emitted now and wait for what its operands conflict with."""
+    def record(self, instr: Instr, allocs: Sequence[Alloc]) -> None:
+        """Count ``instr`` as emitted now and wait for what its operands, in ``allocs``, conflict with."""
         stream, frames = instr.stream, self.frames
-        place = (stream, tuple(frames[1:]), ())
-        accesses = [(alloc, self._access(alloc, ref, write, place)) for alloc, ref, write in operands]
-        self.pending.append((instr, self._waits_for(stream, accesses)))
         frame = frames[-1]
+        place = frame.places.get(stream)
+        if place is None:
+            place = frame.places[stream] = (stream, tuple(frames[1:]), ())
         frame.finished[stream] = frame.finished.get(stream, 0) + 1
         count = sum([each.finished.get(stream, 0) for each in frames])
+        order = len(self.pending)
+        accesses = []
+        for write, refs in ((True, instr.outs), (False, instr.ins)):
+            for ref in refs:
+                alloc = allocs[len(accesses)]
+                low, high, rows = hull(ref.space, ref.dtype, ref.dims)
+                base, coefs, covers, rotations = ref.offset - alloc.lo, ref.coefs, True, NO_ROTATIONS
+                lo, hi = base + low, base + high
+                parts = WHOLE if ref.space is Space.HBM else (ref.partition, ref.partition + ref.dims[0][0])
+                if coefs:
+                    if not self.loaded.isdisjoint([register for register, _ in coefs]):
+                        lo, hi = self._reach(lo, hi, [coef for coef in coefs if coef[0] in self.loaded])
+                        coefs = tuple([coef for coef in coefs if coef[0] not in self.loaded])
+                        rows, covers = (), False
+                    rotations = self._rotations(coefs)
+                accesses.append(
+                    Access(stream, write, lo, hi, parts, coefs, count, place, order, rows, rotations, covers)
+                )
+        self.pending.append((instr, self._waits_for(stream, allocs, accesses)))
         touched = self._touched.setdefault(frame, {}) if len(frames) > 1 else None
-        for alloc, access in accesses:
-            access.count = count
+        for alloc, access in zip(allocs, accesses, strict=True):
             remember(alloc, access)
             if touched is not None:
                 touched.setdefault(alloc, []).append(access)
 
-    def _access(self, alloc: Alloc, ref: Ref, write: bool, place: Place) -> Access:
-        touched = hull(ref.space, ref.dtype, ref.dims)
-        base = ref.offset - alloc.lo
-        lo, hi, rows = base + touched.low, base + touched.high, touched.rows
-        parts = (0, 1) if ref.space is Space.HBM else (ref.partition, ref.partition + ref.dims[0][0])
-        coefs, covers = ref.coefs, True
-        if coefs and not self.loaded.isdisjoint([register for register, _ in coefs]):
-            lo, hi = self._reach(lo, hi, [coef for coef in coefs if coef[0] in self.loaded])
-            coefs = tuple([coef for coef in coefs if coef[0] not in self.loaded])
-            rows, covers = (), False
-        rotations = self._rotations(coefs) if coefs else NO_ROTATIONS
-        order = len(self.pending)
-        return Access(place[0], write, lo, hi, parts, coefs, 0, place, order, rows, rotations, covers)
-
-    def _waits_for(self, stream: Stream, accesses: list[tuple[Alloc, Access]]) -> dict[Place, int]:
+    def _waits_for(self, stream: Stream, allocs: Sequence[Alloc], accesses: Sequence[Access]) -> dict[Place, int]:
         """The strongest wait for each place, without those waited for before on ``stream``."""
         known, learned, order = self._known[stream], self.frames[-1].learned, len(self.pending)
         found: dict[Place, int] = {}
         engine = stream not in DMA_STREAMS
-        for alloc, access in accesses:
-            for hazard in alloc.inherited and self._inherited(alloc, access):
-                for place, count in hazard.counts.items():
-                    if count > known.get(place, 0) and not (engine and place[0] is stream):
-                        learned.append((known, place, known.get(place, 0), order))
-                        known[place] = found[place] = count
+        for alloc, access in zip(allocs, accesses, strict=True):
+            if alloc.inherited:  # what earlier owners of the bytes left to wait for
+                lo, hi = self._expanded(access) if access.coefs else (access.lo, access.hi)
+                lo, hi = lo + alloc.lo, hi + alloc.lo
+                for first, end, counts in alloc.inherited:
+                    if first < hi and lo < end:
+                        for place, count in counts.items():
+                            if not (engine and place[0] is stream) and count > known.get(place, 0):
+                                learned.append((known, place, known.get(place, 0), order))
+                                known[place] = found[place] = count
             # the latest first: others of its place need no look then
             for earlier in alloc.accesses.conflicting(access, stream, known):
                 if engine and earlier.stream is stream:
@@ -136,11 +147,6 @@ class Synchroniser:
                 place = (stream, tuple(self.frames[1:outermost]), ((loop.register, steps.each),))
                 return place, steps.first + ahead * steps.each
         return earlier.place, earlier.count
-
-    def _inherited(self, alloc: Alloc, access: Access) -> list[Hazard]:
-        """What earlier owners of the bytes of ``access`` left to wait for."""
-        lo, hi = self._expanded(access) if access.coefs else (access.lo, access.hi)
-        return [each for each in alloc.inherited if each.lo < alloc.lo + hi and alloc.lo + lo < each.hi]
 
     def _rotations(self, coefs: tuple[tuple[int, int], ...]) -> frozenset[tuple[int, int]]:
         owners = {register: frame for frame in self.frames for register in frame.phases.values()}
