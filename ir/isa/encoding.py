@@ -12,6 +12,7 @@ program, so the format does not change when an instruction is added.
 
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -44,6 +45,7 @@ KINDS: dict[type, int] = {
     Else: ELSE,
 }
 """Class of a record -> its kind."""
+_alu, _imm, _dims, _coefs = map(attrgetter, ("alu", "imm", "dims", "coefs"))
 
 
 def encode(records: Sequence[Record]) -> Encoded:
@@ -52,8 +54,8 @@ def encode(records: Sequence[Record]) -> Encoded:
     Raises CompileError EBIR901 when an instruction exceeds a limit of the format or a loop is malformed.
     """
     instructions = [record for record in records if type(record) is Instr]
-    refs = [ref for instr in instructions for ref in (*instr.outs, *instr.ins)]
-    waits = [wait for instr in instructions for wait in instr.waits]
+    refs = [ref for instr in instructions for ref in instr.outs + instr.ins]
+    waits = list(chain.from_iterable(map(attrgetter("waits"), instructions)))
     names = _collect_names(instructions, refs)
     table, positions = _record_table(records, instructions, names)
     operands = _operand_table(refs, names)
@@ -109,6 +111,19 @@ def _fill(target: Table, lengths: Table, values: Iterable[Any]) -> None:
     target[np.arange(target.shape[1]) < lengths[:, None]] = flat
 
 
+def _fill_pairs(first: Table, second: Table, lengths: Table, tuples: Iterable[Any]) -> None:
+    """Row i of both 2-d tables begins with the pairs that the next of ``tuples`` holds, ``lengths[i]`` of them."""
+    pairs = list(chain.from_iterable(tuples))
+    if not {2}.issuperset(map(len, pairs)):
+        raise ValueError("more or less than two numbers")
+    flat = np.fromiter(chain.from_iterable(pairs), np.int64, 2 * int(lengths.sum()))
+    used = np.arange(first.shape[1]) < lengths[:, None]
+    numbers = flat[::2]
+    if ((numbers < 0) | (numbers > np.iinfo(first.dtype).max)).any():
+        raise OverflowError("a number beyond its field")
+    first[used], second[used] = numbers, flat[1::2]
+
+
 def _record_table(records: Sequence[Record], instructions: list[Instr], names: Names) -> tuple[Table, Table]:
     """The table of all records, and the rows of the instructions in it."""
     table = np.zeros(len(records), RECORD)
@@ -124,18 +139,17 @@ def _record_table(records: Sequence[Record], instructions: list[Instr], names: N
             flags: sum(1 << bit for bit, name in enumerate(names.flags) if name in flags)
             for flags in {instr.flags for instr in instructions}
         }
-        part["opcode"] = _column((opcode(instr.op) for instr in instructions), "u1", count)
-        part["flags"] = _column((masks[instr.flags] for instr in instructions), "u4", count)
-        part["debug"] = _column((instr.debug for instr in instructions), "u4", count)
+        part["opcode"] = _column(map(opcode, map(attrgetter("op"), instructions)), "u1", count)
+        part["flags"] = _column(map(masks.__getitem__, map(attrgetter("flags"), instructions)), "u4", count)
+        part["debug"] = _column(map(attrgetter("debug"), instructions), "u4", count)
         for name in ("outs", "ins", "waits"):
-            part[name] = _column((len(getattr(instr, name)) for instr in instructions), "u1", count)
-        part["alus"] = _column((len(instr.alu) for instr in instructions), "u1", count)
-        part["imms"] = _column((len(instr.imm) for instr in instructions), "u1", count)
-        _fill(part["alu"], part["alus"], (alu(name) for instr in instructions for name in instr.alu))
-        _fill(part["immediates"], part["imms"], chain.from_iterable(instr.imm for instr in instructions))
-        part["integers"] = _column(
-            (sum(1 << i for i, x in enumerate(instr.imm) if isinstance(x, int)) for instr in instructions), "u1", count
-        )
+            part[name] = _column(map(len, map(attrgetter(name), instructions)), "u1", count)
+        part["alus"] = _column(map(len, map(_alu, instructions)), "u1", count)
+        part["imms"] = _column(map(len, map(_imm, instructions)), "u1", count)
+        _fill(part["alu"], part["alus"], map(alu, chain.from_iterable(map(_alu, instructions))))
+        _fill(part["immediates"], part["imms"], chain.from_iterable(map(_imm, instructions)))
+        for row in np.flatnonzero(part["imms"]).tolist():
+            part["integers"][row] = sum(1 << i for i, x in enumerate(instructions[row].imm) if isinstance(x, int))
         table[positions] = part
         for row in np.flatnonzero(table["kind"] == LOOP).tolist():
             _encode_loop(table[row], records[row])
@@ -164,16 +178,14 @@ def _operand_table(refs: list[Ref], names: Names) -> Table:
     table = np.zeros(len(refs), OPERAND)
     dtype = _index(names.dtypes)
     try:
-        table["offset"] = _column((ref.offset for ref in refs), "i8", len(refs))
-        table["space"] = _column((ref.space for ref in refs), "u1", len(refs))
-        table["dtype"] = _column((dtype(ref.dtype) for ref in refs), "u1", len(refs))
-        table["partition"] = _column((ref.partition for ref in refs), "u1", len(refs))
-        table["rank"] = _column((len(ref.dims) for ref in refs), "u1", len(refs))
-        table["n_coefs"] = _column((len(ref.coefs) for ref in refs), "u1", len(refs))
-        _fill(table["counts"], table["rank"], (count for ref in refs for count, _ in ref.dims))
-        _fill(table["strides"], table["rank"], (stride for ref in refs for _, stride in ref.dims))
-        _fill(table["registers"], table["n_coefs"], (register for ref in refs for register, _ in ref.coefs))
-        _fill(table["coefs"], table["n_coefs"], (stride for ref in refs for _, stride in ref.coefs))
+        table["offset"] = _column(map(attrgetter("offset"), refs), "i8", len(refs))
+        table["space"] = _column(map(attrgetter("space"), refs), "u1", len(refs))
+        table["dtype"] = _column(map(dtype, map(attrgetter("dtype"), refs)), "u1", len(refs))
+        table["partition"] = _column(map(attrgetter("partition"), refs), "u1", len(refs))
+        table["rank"] = _column(map(len, map(_dims, refs)), "u1", len(refs))
+        table["n_coefs"] = _column(map(len, map(_coefs, refs)), "u1", len(refs))
+        _fill_pairs(table["counts"], table["strides"], table["rank"], map(_dims, refs))
+        _fill_pairs(table["registers"], table["coefs"], table["n_coefs"], map(_coefs, refs))
     except (OverflowError, ValueError, IndexError):
         _check_limits((), [], refs, [])
         raise
@@ -183,11 +195,10 @@ def _operand_table(refs: list[Ref], names: Names) -> Table:
 def _wait_table(waits: list[Wait]) -> Table:
     table = np.zeros(len(waits), WAIT)
     try:
-        table["count"] = _column((wait.count for wait in waits), "i8", len(waits))
-        table["stream"] = _column((wait.stream for wait in waits), "u1", len(waits))
-        table["n_coefs"] = _column((len(wait.coefs) for wait in waits), "u1", len(waits))
-        _fill(table["registers"], table["n_coefs"], (register for wait in waits for register, _ in wait.coefs))
-        _fill(table["coefs"], table["n_coefs"], (coef for wait in waits for _, coef in wait.coefs))
+        table["count"] = _column(map(attrgetter("count"), waits), "i8", len(waits))
+        table["stream"] = _column(map(attrgetter("stream"), waits), "u1", len(waits))
+        table["n_coefs"] = _column(map(len, map(_coefs, waits)), "u1", len(waits))
+        _fill_pairs(table["registers"], table["coefs"], table["n_coefs"], map(_coefs, waits))
     except (OverflowError, ValueError, IndexError):
         _check_limits((), [], [], waits)
         raise

@@ -9,6 +9,7 @@ instruction takes. Failure is a NeuronError: EBIR901, EBIR902 or ENEF901.
 from collections.abc import Sequence
 from itertools import pairwise
 from math import prod
+from operator import attrgetter
 
 from neuronx_cc.ir.errors import Loc, NeuronError, RunError
 from neuronx_cc.ir.isa.encoding import encode
@@ -20,6 +21,7 @@ from neuronx_cc.ir.types import NUMPY_DTYPE, itemsize
 
 NUMBERED = ("input", "output", "constant")
 """Kinds of variables that are numbered from 0."""
+_form = attrgetter("space", "dtype", "dims")
 
 
 def check(program: Program) -> None:
@@ -43,7 +45,7 @@ def check_instructions(program: Program) -> None:
     for row, instr in enumerate(program.records):
         if not isinstance(instr, Instr):
             continue
-        refs = tuple([(ref.space, ref.dtype, ref.dims) for ref in (*instr.outs, *instr.ins)])
+        refs = tuple(map(_form, instr.outs + instr.ins))
         form = (instr.op, instr.stream, instr.alu, instr.flags, len(instr.imm), len(instr.outs), refs)
         if form in known:
             continue

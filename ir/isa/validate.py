@@ -17,10 +17,12 @@ from neuronx_cc.ir.isa import limits
 from neuronx_cc.ir.isa.format import (
     BRANCH,
     ELSE,
+    END,
     INSTRUCTION,
     LOOP,
     OPERAND,
     RECORD,
+    STARTS,
     WAIT,
     WHILE,
     Encoded,
@@ -213,8 +215,13 @@ def _merge(encoded: Encoded) -> Merged:
 
 
 def _owners(records: Table, name: str) -> Table:
+    return np.repeat(records["index"], _counts(records, name))
+
+
+def _counts(records: Table, name: str) -> Table:
+    """How many operands, or waits, belong to each record."""
     counts = records["waits"].astype(np.int64) if name == "waits" else records["outs"].astype(np.int64) + records["ins"]
-    return np.repeat(records["index"], np.where(records["kind"] == INSTRUCTION, counts, 0))
+    return np.where(records["kind"] == INSTRUCTION, counts, 0)
 
 
 def _check_nesting(
@@ -227,8 +234,11 @@ def _check_nesting(
     loop_streams: dict[int, frozenset[Stream]] = {}
     stack: list[tuple[int, frozenset[Stream], int]] = []
     """Of what is open: kind, streams, cases still to come."""
-    for row, (kind, stream, count) in enumerate(
-        zip(table["kind"].tolist(), streams.tolist(), table["count"].tolist(), strict=True)
+    kinds, ends = table["kind"], table["kind"] == END
+    nested = np.cumsum(np.isin(kinds, STARTS)) > np.cumsum(ends)
+    rows = np.flatnonzero(nested | (kinds != INSTRUCTION))  # outside of loops an instruction may be of any stream
+    for row, kind, stream, count in zip(
+        rows.tolist(), kinds[rows].tolist(), streams[rows].tolist(), table["count"][rows].tolist(), strict=True
     ):
         opened, inside, cases = stack[-1] if stack else (-1, everybody, 0)
         if kind == INSTRUCTION:
@@ -294,13 +304,19 @@ def _register_spread(merged: Merged, names: Names) -> tuple[Table, Table]:
     low, high = np.zeros(len(operands)), np.zeros(len(operands))
     n_coefs, n_wait_coefs = operands["n_coefs"].tolist(), waits["n_coefs"].tolist()
     kinds, streams = table["kind"].tolist(), merged.streams.tolist()
-    registers = RegisterRanges(kinds, _register_loads(merged, names))
+    loads = _register_loads(merged, names)
+    registers = RegisterRanges(kinds, loads)
     open_records: list[int] = []
     everybody = [int(stream) for stream in np.unique(merged.streams).tolist()]
-    at = at_wait = 0
-    for row, (kind, stream, outs, ins, wait_count) in enumerate(
-        zip(kinds, streams, table["outs"].tolist(), table["ins"].tolist(), table["waits"].tolist(), strict=True)
-    ):
+    counts = {name: _counts(table, name) for name in ("operands", "waits")}
+    owners = {name: np.repeat(np.arange(len(table)), counts[name]) for name in counts}
+    starts = {name: (np.cumsum(counts[name]) - counts[name]).tolist() for name in counts}
+    concerned = table["kind"] != INSTRUCTION
+    concerned[[load.row for load in loads]] = True
+    concerned[owners["operands"][operands["n_coefs"] > 0]] = True
+    concerned[owners["waits"][waits["n_coefs"] > 0]] = True
+    for row in np.flatnonzero(concerned).tolist():
+        kind, stream = kinds[row], streams[row]
         if kind == LOOP:
             open_records.append(row)
             loop = table[row]
@@ -314,16 +330,16 @@ def _register_spread(merged: Merged, names: Names) -> tuple[Table, Table]:
         if kind != INSTRUCTION:
             _follow(registers, table, row, open_records, everybody)
             continue
-        for i in range(at, at + outs + ins):
+        at, at_wait = starts["operands"][row], starts["waits"][row]
+        for i in range(at, at + int(counts["operands"][row])):
             for slot in range(n_coefs[i]):
                 least, most = _range_of(registers, stream, int(operands["registers"][i, slot]), row)
                 stride = int(operands["coefs"][i, slot])
                 low[i] += min(stride * least, stride * most)
                 high[i] += max(stride * least, stride * most)
-        for i in range(at_wait, at_wait + wait_count):
+        for i in range(at_wait, at_wait + int(counts["waits"][row])):
             for slot in range(n_wait_coefs[i]):
                 _range_of(registers, stream, int(waits["registers"][i, slot]), row)
-        at, at_wait = at + outs + ins, at_wait + wait_count
         registers.step(row)
     return low, high
 
