@@ -6,7 +6,7 @@ import hashlib
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import islice
 from math import inf
 from typing import Any, NamedTuple, TypeVar, overload
@@ -23,6 +23,7 @@ from neuronx_cc.codegen.dots import estimate as dot_times
 from neuronx_cc.codegen.dots import problem as dots
 from neuronx_cc.codegen.dots.schedule import Schedule as Contracting
 from neuronx_cc.codegen.epilogues.work import Epilogue
+from neuronx_cc.ir.frozen import replace
 from neuronx_cc.ir.isa.timing import Timing
 
 Problem = dots.Problem | convolutions.Problem | gradients.Problem

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Set
 from contextlib import contextmanager
-from dataclasses import replace
 from enum import Enum
 from functools import cached_property
 from math import prod
@@ -35,6 +34,7 @@ from neuronx_cc.codegen.view_ops import apply_view, as_stored, seen_by
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.constants import is_splat
 from neuronx_cc.ir.errors import CompileError
+from neuronx_cc.ir.frozen import replace
 from neuronx_cc.ir.isa.program import Space, Stream, Variable
 from neuronx_cc.ir.isa.table import NUMBER
 from neuronx_cc.ir.isa.timing import Timing

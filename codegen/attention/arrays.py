@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from math import prod
 
@@ -16,6 +16,7 @@ from neuronx_cc.codegen.emission.views import Atom, View, align, coalesce
 from neuronx_cc.codegen.movement.straight import pays
 from neuronx_cc.codegen.view_ops import apply_view
 from neuronx_cc.ir import hlo
+from neuronx_cc.ir.frozen import replace
 from neuronx_cc.ir.isa.program import Stream
 from neuronx_cc.ir.types import itemsize
 from neuronx_cc.passes.analysis.stored import is_given

@@ -5,7 +5,6 @@ little does.
 from __future__ import annotations
 
 from collections.abc import Sequence, Set
-from dataclasses import replace
 from math import frexp, inf, prod
 
 from neuronx_cc.codegen.attention.arrays import stored_order
@@ -23,6 +22,7 @@ from neuronx_cc.codegen.formation.graph import base, is_view
 from neuronx_cc.codegen.residents import KEPT_SHARE, RESIDENT_SHARE
 from neuronx_cc.codegen.view_ops import apply_view
 from neuronx_cc.ir import hlo
+from neuronx_cc.ir.frozen import replace
 from neuronx_cc.ir.isa.timing import Timing
 from neuronx_cc.ir.types import itemsize
 from neuronx_cc.passes.analysis.stored import RESIDENT_VALUE_SHARE

@@ -7,7 +7,7 @@ that scores leave PSUM with columns on the partitions. Better than products on V
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
 
 from neuronx_cc.codegen.attention.operands import Staged, Under
@@ -17,6 +17,7 @@ from neuronx_cc.codegen.attention.upright import Section, Upright, Zone
 from neuronx_cc.codegen.emission.builder import Affine, Block
 from neuronx_cc.codegen.emission.tiles import pieces, tile_in
 from neuronx_cc.ir import hlo
+from neuronx_cc.ir.frozen import replace
 from neuronx_cc.ir.isa.program import Stream
 
 

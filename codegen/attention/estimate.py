@@ -6,7 +6,6 @@ blocks to each other, wait for keys and values that are not there yet, and for t
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import lru_cache
 from itertools import islice
 from math import ceil, inf, prod
@@ -28,6 +27,7 @@ from neuronx_cc.codegen.attention.schedule import (
 from neuronx_cc.codegen.dots.problem import divisor
 from neuronx_cc.codegen.dots.schedule import FEW
 from neuronx_cc.codegen.movement.halves import HALVES, transposing
+from neuronx_cc.ir.frozen import replace
 from neuronx_cc.ir.isa.program import Stream
 from neuronx_cc.ir.isa.timing import F32, F32_PSUM, NOTHING, Tile, Timing, Work, total
 from neuronx_cc.ir.types import itemsize

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import prod
 
 from neuronx_cc.codegen.attention.arrays import from_stored, stored_order
@@ -17,6 +16,7 @@ from neuronx_cc.codegen.maps.plan import resident_view
 from neuronx_cc.codegen.maps.spread import Partitions
 from neuronx_cc.codegen.view_ops import apply_view
 from neuronx_cc.ir import hlo
+from neuronx_cc.ir.frozen import replace
 from neuronx_cc.ir.isa.program import Space
 from neuronx_cc.ir.types import itemsize
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain, groupby, product, zip_longest
 from math import ceil, prod
 
@@ -44,6 +44,7 @@ from neuronx_cc.codegen.emission.builder import Affine, Block
 from neuronx_cc.codegen.emission.tiles import TilePool, pieces
 from neuronx_cc.codegen.movement.halves import carrier_of
 from neuronx_cc.ir import hlo
+from neuronx_cc.ir.frozen import replace
 
 
 class NoRoomLeft(Exception):

@@ -9,12 +9,13 @@ section after the other, and what it has of earlier ones is scaled whenever the 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice, product
 from math import ceil, prod
 from typing import NamedTuple
 
 from neuronx_cc.codegen.dots.schedule import ROW_BUFFERS as BITS_BUFFERS
+from neuronx_cc.ir.frozen import replace
 from neuronx_cc.ir.machine import Sizes
 from neuronx_cc.ir.types import itemsize
 

@@ -10,7 +10,7 @@ stand. Nothing of one head meets what is of another.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
 from math import prod
 
@@ -30,6 +30,7 @@ from neuronx_cc.codegen.emission.tiles import pieces, tile_in
 from neuronx_cc.codegen.emission.views import Atom
 from neuronx_cc.codegen.movement.transfer import copy
 from neuronx_cc.ir import hlo
+from neuronx_cc.ir.frozen import replace
 from neuronx_cc.ir.isa.program import Stream
 
 NONE = float("-inf")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import product
 from math import prod
 
@@ -34,6 +34,7 @@ from neuronx_cc.codegen.emission.views import Atom
 from neuronx_cc.codegen.movement.halves import carrier_of
 from neuronx_cc.codegen.movement.transfer import copy
 from neuronx_cc.ir import hlo
+from neuronx_cc.ir.frozen import replace
 from neuronx_cc.ir.isa.program import Instr, Stream
 
 UNROLLED_TURNS = 256

@@ -8,11 +8,12 @@ does the scores, is computed once more for the chain (``separate``), as reading 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from neuronx_cc.codegen.dots.problem import order_of, pe_dtype
 from neuronx_cc.codegen.formation.graph import base, computes_elementwise, is_view, reads, squeeze, suffix_reduction
 from neuronx_cc.ir import hlo
+from neuronx_cc.ir.frozen import replace
 from neuronx_cc.ir.hlo.editing import copy_op, ops_of, users
 from neuronx_cc.ir.types import itemsize
 

@@ -7,12 +7,12 @@ and what is computed from it, only says where windows start, nothing has to comp
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.emission.builder import Affine
 from neuronx_cc.codegen.emission.views import View, coalesce
 from neuronx_cc.ir import hlo
+from neuronx_cc.ir.frozen import replace
 
 Windowed = hlo.DynamicSliceOp | hlo.DynamicUpdateSliceOp
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from math import gcd
 
 from neuronx_cc.ir.hlo import WindowDim
@@ -29,7 +30,7 @@ class Taps:
 NO_TAPS = Taps(0, 1, 0, 0, 1)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Axis:
     """One axis; the batch is one with a single tap."""
 
@@ -45,17 +46,17 @@ class Axis:
     whole: int = -1
     """Output positions that exist with all that they stand for, if not all do (``convolutions.folding``)."""
 
-    @property
+    @cached_property
     def rows(self) -> int:
         """Outputs of the longest phase."""
         return -(-self.out // self.phases)
 
-    @property
+    @cached_property
     def low(self) -> int:
         """Least input position that output 0 of any phase meets (negative inside the padding)."""
         return min((t.offset for t in self.taps if t.count), default=0)
 
-    @property
+    @cached_property
     def reach(self) -> int:
         """Distance from ``low`` to the greatest input position that output 0 of any phase meets."""
         return max((t.offset + (t.count - 1) * t.stride for t in self.taps if t.count), default=self.low) - self.low

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from math import prod
 
 from neuronx_cc.codegen.convolutions.copies import Copies, copies_of
@@ -25,6 +24,7 @@ from neuronx_cc.codegen.convolutions.schedule import (
 )
 from neuronx_cc.codegen.dots.problem import divisor
 from neuronx_cc.codegen.emission.tiles import room_of
+from neuronx_cc.ir.frozen import replace
 from neuronx_cc.ir.isa.timing import Timing
 from neuronx_cc.ir.machine import Sizes
 from neuronx_cc.ir.types import itemsize

@@ -11,7 +11,7 @@ others are shifted by whole steps: no copy holds rows that none of its products 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
 from math import prod
 
@@ -19,6 +19,7 @@ from neuronx_cc.codegen.convolutions.axis import Axis, Taps
 from neuronx_cc.codegen.emission.builder import Affine, Block, Builder
 from neuronx_cc.codegen.emission.views import Atom
 from neuronx_cc.codegen.movement.transfer import copy
+from neuronx_cc.ir.frozen import replace
 from neuronx_cc.ir.isa.limits import PARTITIONS
 from neuronx_cc.ir.isa.program import Stream
 

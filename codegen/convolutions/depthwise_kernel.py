@@ -7,7 +7,6 @@ narrower inputs and kernels are as exact as TensorE's.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import groupby
 
 from neuronx_cc.codegen.context import Context
@@ -18,6 +17,7 @@ from neuronx_cc.codegen.maps.plan import load_stream, partitions_of, resident_vi
 from neuronx_cc.codegen.maps.spread import Partitions
 from neuronx_cc.codegen.movement import column_kernel
 from neuronx_cc.ir import hlo
+from neuronx_cc.ir.frozen import replace
 from neuronx_cc.ir.isa.program import Stream
 from neuronx_cc.ir.isa.timing import F32, F32_PSUM, Tile, Timing
 from neuronx_cc.ir.types import FLOATS, WIDE_FLOATS, itemsize

@@ -7,7 +7,6 @@ a part of what the other resources do, for no schedule overlaps perfectly.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import product
 from math import prod
 from typing import NamedTuple
@@ -28,6 +27,7 @@ from neuronx_cc.codegen.convolutions.schedule import (
 )
 from neuronx_cc.codegen.dots import conversion
 from neuronx_cc.codegen.movement.halves import HALVES
+from neuronx_cc.ir.frozen import replace
 from neuronx_cc.ir.isa.program import Stream
 from neuronx_cc.ir.isa.timing import F32, F32_PSUM, NOTHING, Tile, Timing, Work, total
 from neuronx_cc.ir.types import itemsize

@@ -10,7 +10,6 @@ serves several taps. Nothing reads the result soon: Vector and its queue are lef
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from itertools import groupby, product
 from math import prod
 
@@ -33,6 +32,7 @@ from neuronx_cc.codegen.emission.tiles import TilePool, no_room
 from neuronx_cc.codegen.emission.views import Atom, View
 from neuronx_cc.codegen.movement.halves import carrier_of
 from neuronx_cc.ir import hlo
+from neuronx_cc.ir.frozen import replace
 from neuronx_cc.ir.isa.program import Stream
 
 

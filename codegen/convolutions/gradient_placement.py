@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.convolutions.axis import Axis, Taps, axis_of, batch_axis
@@ -12,6 +11,7 @@ from neuronx_cc.codegen.convolutions.placement import Form, dense_view
 from neuronx_cc.codegen.convolutions.problem import Home, operand
 from neuronx_cc.codegen.emission.views import View
 from neuronx_cc.ir import hlo
+from neuronx_cc.ir.frozen import replace
 
 
 def arrays_of(context: Context, form: Form) -> list[View]:

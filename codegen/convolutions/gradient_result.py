@@ -7,7 +7,7 @@ the others are dropped.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby, product
 from math import prod
@@ -26,6 +26,7 @@ from neuronx_cc.codegen.emission.tiles import dense
 from neuronx_cc.codegen.emission.views import Atom, View, coalesce
 from neuronx_cc.codegen.movement.halves import part_of
 from neuronx_cc.codegen.movement.transfer import copy
+from neuronx_cc.ir.frozen import replace
 from neuronx_cc.ir.isa.program import MAX_FREE_DIMS, Stream
 from neuronx_cc.ir.types import FLOATS, itemsize
 

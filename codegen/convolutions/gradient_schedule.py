@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import product
 from math import prod
@@ -25,6 +25,7 @@ from neuronx_cc.codegen.convolutions.gradient_plan import (
 )
 from neuronx_cc.codegen.convolutions.gradient_problem import Face, Problem, runs_of
 from neuronx_cc.codegen.convolutions.schedule import ROW_BUFFERS
+from neuronx_cc.ir.frozen import replace
 from neuronx_cc.ir.isa.timing import Timing
 from neuronx_cc.ir.machine import Sizes
 from neuronx_cc.ir.types import itemsize

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import groupby, product
 from math import prod
 from typing import TypeAlias
@@ -22,6 +22,7 @@ from neuronx_cc.codegen.emission.tiles import in_long_runs
 from neuronx_cc.codegen.emission.views import Atom, View
 from neuronx_cc.codegen.movement.halves import halves_of, part_of
 from neuronx_cc.codegen.movement.transfer import copy
+from neuronx_cc.ir.frozen import replace
 from neuronx_cc.ir.isa.program import Stream
 
 QUEUE = Stream.DMA_WEIGHT

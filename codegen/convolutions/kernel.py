@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import prod
 
 from neuronx_cc.codegen.context import Context
@@ -41,6 +41,7 @@ from neuronx_cc.codegen.epilogues.chain import Chain
 from neuronx_cc.codegen.formation.graph import Kernel
 from neuronx_cc.codegen.maps.plan import load_stream
 from neuronx_cc.ir import hlo
+from neuronx_cc.ir.frozen import replace
 from neuronx_cc.ir.isa.program import Stream
 from neuronx_cc.passes.analysis.convolutions import is_kernel_gradient
 

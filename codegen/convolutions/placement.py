@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 
@@ -34,6 +34,7 @@ from neuronx_cc.codegen.movement import column_kernel
 from neuronx_cc.codegen.movement.halves import carrier_of
 from neuronx_cc.codegen.movement.straight import pays
 from neuronx_cc.ir import hlo
+from neuronx_cc.ir.frozen import replace
 from neuronx_cc.ir.hlo import WindowDim
 from neuronx_cc.ir.isa.program import Stream
 from neuronx_cc.ir.types import FLOATS, itemsize

@@ -6,7 +6,7 @@ The canonical order is input [batch, features, spatial...], kernel [outputs, inp
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
 from math import prod
@@ -16,6 +16,7 @@ from neuronx_cc.codegen.convolutions.folding import Fold, Folded
 from neuronx_cc.codegen.dots.problem import divisor
 from neuronx_cc.codegen.emission.views import Atom, View, coalesce
 from neuronx_cc.codegen.epilogues.work import Epilogue
+from neuronx_cc.ir.frozen import replace
 from neuronx_cc.ir.types import FLOATS, itemsize
 
 FEW_POSITIONS = 4096

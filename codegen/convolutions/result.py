@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import prod
 
 from neuronx_cc.codegen.convolutions.finish import Finish
@@ -20,6 +20,7 @@ from neuronx_cc.codegen.emission.views import Atom, View
 from neuronx_cc.codegen.maps.plan import load_stream
 from neuronx_cc.codegen.movement import column_kernel
 from neuronx_cc.codegen.movement.transfer import copy
+from neuronx_cc.ir.frozen import replace
 from neuronx_cc.ir.isa.program import Stream
 from neuronx_cc.ir.types import FLOATS
 

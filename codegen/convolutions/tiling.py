@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
 from math import prod
 
@@ -20,6 +20,7 @@ from neuronx_cc.codegen.emission.builder import Affine, Block, Builder
 from neuronx_cc.codegen.emission.interleaved import interleaved_pieces
 from neuronx_cc.codegen.emission.tiles import dense
 from neuronx_cc.codegen.emission.views import Atom, nested
+from neuronx_cc.ir.frozen import replace
 from neuronx_cc.ir.isa.limits import MAX_WAIT_COEFS
 from neuronx_cc.ir.types import itemsize
 

@@ -7,7 +7,7 @@ features on the partitions and transposed on TensorE. Packs of several groups be
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import prod
 
 import numpy as np
@@ -36,6 +36,7 @@ from neuronx_cc.codegen.maps.plan import load_stream
 from neuronx_cc.codegen.movement.halves import part_of
 from neuronx_cc.codegen.movement.transfer import copy
 from neuronx_cc.ir import hlo
+from neuronx_cc.ir.frozen import replace
 from neuronx_cc.ir.isa.program import Stream
 from neuronx_cc.ir.types import NUMPY_DTYPE, itemsize
 

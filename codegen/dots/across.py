@@ -9,7 +9,6 @@ where they are loaded or stored.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from math import inf, prod
 
 from neuronx_cc.codegen.context import Context
@@ -23,6 +22,7 @@ from neuronx_cc.codegen.formation.graph import base, squeeze
 from neuronx_cc.codegen.maps.plan import RESIDENT_STEPS, partitions_of, resident_view
 from neuronx_cc.codegen.maps.spread import Partitions
 from neuronx_cc.ir import hlo
+from neuronx_cc.ir.frozen import replace
 from neuronx_cc.ir.isa.program import Space
 from neuronx_cc.ir.isa.timing import Timing
 from neuronx_cc.ir.types import itemsize

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from itertools import product
 from math import prod
 
@@ -38,6 +37,7 @@ from neuronx_cc.codegen.dots.schedule import (
 )
 from neuronx_cc.codegen.emission.tiles import room_of
 from neuronx_cc.codegen.movement.transpose_kernel import SQUARE
+from neuronx_cc.ir.frozen import replace
 from neuronx_cc.ir.isa.program import Stream
 from neuronx_cc.ir.isa.timing import F32_PSUM, Timing
 from neuronx_cc.ir.machine import Sizes

@@ -8,7 +8,6 @@ lie, are full tiles then. What lies in HBM with a batch inside of its rows, as h
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from math import inf, prod
 
 import numpy as np
@@ -28,6 +27,7 @@ from neuronx_cc.codegen.maps.plan import partitions_of
 from neuronx_cc.codegen.movement.relayout_plan import LEAST_ELEMENTS, is_long
 from neuronx_cc.codegen.movement.transfer import blocks_of, nanoseconds, transfer
 from neuronx_cc.ir import hlo
+from neuronx_cc.ir.frozen import replace
 from neuronx_cc.ir.isa.program import Space, Stream
 from neuronx_cc.ir.isa.timing import Tile
 from neuronx_cc.ir.types import itemsize

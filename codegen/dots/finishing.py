@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from itertools import product
 from math import prod
 
@@ -21,6 +20,7 @@ from neuronx_cc.codegen.dots.schedule import (
     count_row_tiles,
     together,
 )
+from neuronx_cc.ir.frozen import replace
 from neuronx_cc.ir.isa.timing import Timing
 from neuronx_cc.ir.machine import Sizes
 from neuronx_cc.ir.types import itemsize

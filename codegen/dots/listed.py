@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.dots.table import APART, WORD, Listed
 from neuronx_cc.codegen.emission.builder import Affine, Block
@@ -12,6 +10,7 @@ from neuronx_cc.codegen.formation.graph import base
 from neuronx_cc.codegen.indexing.indexed_kernel import stays
 from neuronx_cc.codegen.movement.transfer import copy
 from neuronx_cc.ir import hlo
+from neuronx_cc.ir.frozen import replace
 from neuronx_cc.ir.isa.program import Stream
 from neuronx_cc.ir.types import itemsize
 from neuronx_cc.passes.analysis.listed import listed_rows, uses_of

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from math import inf, prod
 
 from neuronx_cc.codegen.context import Context
@@ -25,6 +24,7 @@ from neuronx_cc.codegen.movement.straight import interleaves
 from neuronx_cc.codegen.movement.transfer import nanoseconds as transferred
 from neuronx_cc.codegen.movement.transfer import transfer
 from neuronx_cc.ir import hlo
+from neuronx_cc.ir.frozen import replace
 from neuronx_cc.ir.hlo.editing import users
 from neuronx_cc.ir.isa.program import Space, Stream
 from neuronx_cc.ir.isa.timing import Timing

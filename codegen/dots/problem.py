@@ -8,7 +8,7 @@ land on the partitions of the result.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from enum import Enum
 from functools import cache, cached_property
 from math import prod
@@ -18,6 +18,7 @@ from neuronx_cc.codegen.emission.views import Atom, View
 from neuronx_cc.codegen.epilogues.work import Epilogue
 from neuronx_cc.codegen.movement.halves import HALVES
 from neuronx_cc.ir import hlo
+from neuronx_cc.ir.frozen import replace
 from neuronx_cc.ir.machine import Sizes
 from neuronx_cc.ir.types import FLOATS, itemsize
 from neuronx_cc.passes.analysis.conversions import is_lossless
@@ -111,7 +112,7 @@ class Scale:
     """What it is for all groups and rows."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Operand:
     """One operand: its dims class by class, as they lie."""
 
@@ -142,41 +143,41 @@ class Operand:
         """Whether indices along a free dim tell which matrix of a table."""
         return dim >= 0 and tells_matrices(self.free[dim], self.apart)
 
-    @property
+    @cached_property
     def parts(self) -> int:
         """How many TensorE multiplies."""
         return PARTS if self.split else 1
 
-    @property
+    @cached_property
     def on_chip(self) -> bool:
         return self.home in (Home.CHIP, Home.STAGED)
 
-    @property
+    @cached_property
     def widened(self) -> bool:
         """Whether engines make wider numbers of what is loaded: the DMA would move several times the bytes."""
         return not self.on_chip and itemsize(self.stored) == 1 < itemsize(self.dtype)
 
-    @property
+    @cached_property
     def converted(self) -> bool:
         """Whether they do so as it comes, not as pairs of it leave PSUM."""
         return self.widened and not self.paired
 
-    @property
+    @cached_property
     def decoded(self) -> bool:
         """Whether operators on bits make FP16 of its codes, one by one."""
         return self.stored in DECODED
 
-    @property
+    @cached_property
     def suspected(self) -> bool:
         """Whether decoded codes may be NaN, which TensorE is to find."""
         return self.decoded and not self.defined
 
-    @property
+    @cached_property
     def loaded(self) -> str:
         """The element type that the DMA leaves on chip."""
         return self.stored if self.converted or self.dtype == TWO else self.dtype
 
-    @property
+    @cached_property
     def transposed(self) -> bool:
         """Whether TensorE transposes it: its rows lie on the partitions, or would come so from HBM in longer runs."""
         if self.home is Home.CHIP:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from neuronx_cc.codegen.dots.problem import Result
@@ -12,6 +12,7 @@ from neuronx_cc.codegen.dots.span import Part
 from neuronx_cc.codegen.emission.builder import Affine, Block, Builder, Ring
 from neuronx_cc.codegen.emission.tiles import tile_in
 from neuronx_cc.codegen.emission.views import Atom
+from neuronx_cc.ir.frozen import replace
 
 UNROLLED_PRODUCTS = 8
 """Products of one tile that are no loop."""

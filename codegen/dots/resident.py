@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import prod
 
 from neuronx_cc.codegen.context import Context
@@ -40,6 +40,7 @@ from neuronx_cc.codegen.emission.views import Atom, View, align, coalesce, linea
 from neuronx_cc.codegen.formation.graph import ELEMENTWISE, base, is_view
 from neuronx_cc.codegen.movement.halves import carrier_of
 from neuronx_cc.ir import hlo
+from neuronx_cc.ir.frozen import replace
 from neuronx_cc.ir.hlo.editing import ops_of
 from neuronx_cc.ir.machine import Sizes
 from neuronx_cc.ir.types import itemsize

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 from itertools import product
 from math import prod
@@ -10,6 +10,7 @@ from math import prod
 from neuronx_cc.codegen.dots import conversion, scaled, splitting
 from neuronx_cc.codegen.dots.problem import PART, PARTS, Operand, Problem, Segment, run_of
 from neuronx_cc.codegen.emission.views import Atom
+from neuronx_cc.ir.frozen import replace
 from neuronx_cc.ir.machine import Sizes
 from neuronx_cc.ir.types import itemsize
 
@@ -83,7 +84,7 @@ class Kept(Enum):
     COLUMN = "for all, one value of each row"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Coming:
     """How one operand comes."""
 
@@ -105,7 +106,7 @@ class Coming:
         return f"{self.rows} x{self.buffers} {ways}{beside}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Schedule:
     """All that emission needs to know beside the problem."""
 

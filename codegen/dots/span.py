@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from neuronx_cc.codegen.emission.builder import Affine
 from neuronx_cc.codegen.emission.views import Atom, View
+from neuronx_cc.ir.frozen import replace
 
 Terms = tuple[tuple[Affine, int], ...]
 """First index and size along each dim of the chunks of k (``Problem.chunks``)."""

@@ -8,7 +8,6 @@ of which the upper half is the second part, and the third is the rest. An infini
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 from math import inf, prod
 
@@ -18,6 +17,7 @@ from neuronx_cc.codegen.dots.problem import PART, PARTS, Operand, Problem, Split
 from neuronx_cc.codegen.dots.tiles import UNROLLED_PIECES, Tiles, piece_of
 from neuronx_cc.codegen.emission.builder import Affine, Block, Builder
 from neuronx_cc.codegen.emission.emitter import Emitter
+from neuronx_cc.ir.frozen import replace
 from neuronx_cc.ir.isa.program import Stream
 from neuronx_cc.ir.isa.timing import F32, F32_PSUM, NOTHING, Tile, Timing, Work, total
 from neuronx_cc.ir.machine import Sizes

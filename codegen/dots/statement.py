@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Container, Hashable, Iterable, Sequence
-from dataclasses import replace
 from itertools import product
 from math import prod
 
@@ -32,6 +31,7 @@ from neuronx_cc.codegen.emission.views import Atom, IterSpace, View, align, stri
 from neuronx_cc.codegen.epilogues.work import Epilogue
 from neuronx_cc.codegen.movement.transpose_kernel import SQUARE
 from neuronx_cc.ir import hlo
+from neuronx_cc.ir.frozen import replace
 from neuronx_cc.ir.types import itemsize
 
 

@@ -7,11 +7,12 @@ address. As planned, matrices lie twice as far apart as they are long, so that n
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from neuronx_cc.codegen.dots.span import Span, rows_at
 from neuronx_cc.codegen.emission.builder import Affine, Builder
 from neuronx_cc.codegen.emission.views import Atom, View
+from neuronx_cc.ir.frozen import replace
 from neuronx_cc.ir.isa.program import Stream
 
 APART = 2

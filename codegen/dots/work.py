@@ -5,7 +5,6 @@ left. Pure functions of the machine's timing.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from math import prod
 
 from neuronx_cc.codegen.dots import conversion, scaled, splitting
@@ -16,6 +15,7 @@ from neuronx_cc.codegen.emission.views import Atom
 from neuronx_cc.codegen.epilogues.work import leave, tile_work
 from neuronx_cc.codegen.movement.halves import HALVES
 from neuronx_cc.codegen.movement.transpose_kernel import SQUARE
+from neuronx_cc.ir.frozen import replace
 from neuronx_cc.ir.isa.program import Stream
 from neuronx_cc.ir.isa.timing import F32, F32_PSUM, NOTHING, Tile, Timing, Work
 from neuronx_cc.ir.types import itemsize

@@ -20,6 +20,7 @@ from neuronx_cc.ir.types import itemsize
 REMEMBERED = 4096
 """Questions about rows whose answers are kept: tiles of equal form ask the same again and again."""
 
+
 @dataclass(slots=True, eq=False)
 class Alloc:
     """A piece of memory with one lifetime. ``lo``/``hi`` are bytes in the partition, or HBM addresses."""

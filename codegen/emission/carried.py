@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
 from operator import attrgetter
 from typing import NamedTuple
 
 from neuronx_cc.codegen.emission.accesses import Alloc
 from neuronx_cc.codegen.emission.frames import Access
+from neuronx_cc.ir.frozen import replace
 
 FEW = 64
 """Accesses of a loop of which all pairs are looked at."""

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 
 from neuronx_cc.codegen.emission.builder import Builder
+from neuronx_cc.ir.frozen import replace
 from neuronx_cc.ir.isa.program import End, Instr, Loop, Record, Stream, While
 
 

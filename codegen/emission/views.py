@@ -10,11 +10,12 @@ kernel loops over.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import pairwise
 from math import prod
 
 from neuronx_cc.codegen.emission.accesses import Alloc
+from neuronx_cc.ir.frozen import replace
 from neuronx_cc.ir.isa.program import Space
 from neuronx_cc.ir.types import itemsize
 

@@ -10,7 +10,7 @@ contractions. What makes such an array of one other, for this alone, is part of 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence, Set
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from math import prod
 from typing import TypeGuard
@@ -25,6 +25,7 @@ from neuronx_cc.codegen.formation.recompute import STREAMED_ELEMENTS
 from neuronx_cc.codegen.maps.elementwise import ACTIVATION, ARITHMETIC
 from neuronx_cc.codegen.view_ops import as_stored, seen_by
 from neuronx_cc.ir import hlo
+from neuronx_cc.ir.frozen import replace
 from neuronx_cc.ir.hlo.editing import copy_op, ops_of
 from neuronx_cc.ir.isa.program import Stream
 from neuronx_cc.ir.isa.timing import NOTHING, Tile, Timing, Work, total

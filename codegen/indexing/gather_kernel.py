@@ -7,7 +7,6 @@ Input: the forms that ``passes.indexing.gather`` makes. Operand [R, W], indices 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from math import prod
 
 from neuronx_cc.codegen.context import Context
@@ -18,6 +17,7 @@ from neuronx_cc.codegen.emission.views import Atom, View, align, coalesce
 from neuronx_cc.codegen.indexing import group_kernel, walked_kernel
 from neuronx_cc.codegen.movement.transfer import copy
 from neuronx_cc.ir import hlo
+from neuronx_cc.ir.frozen import replace
 from neuronx_cc.ir.isa.limits import PARTITIONS
 from neuronx_cc.ir.isa.program import Stream
 from neuronx_cc.ir.types import itemsize

@@ -11,7 +11,7 @@ row are neighbours: Vector brings them together, and apart, where other dims sta
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import prod
 
 from neuronx_cc.codegen.context import Context
@@ -21,6 +21,7 @@ from neuronx_cc.codegen.emission.tiles import TilePool
 from neuronx_cc.codegen.emission.views import Atom, View, coalesce
 from neuronx_cc.codegen.movement.transfer import copy
 from neuronx_cc.ir import hlo
+from neuronx_cc.ir.frozen import replace
 from neuronx_cc.ir.isa.indexing import LANES
 from neuronx_cc.ir.isa.program import Space, Stream
 from neuronx_cc.ir.small_types import COMPUTED

@@ -6,7 +6,6 @@ stays on chip: where so much of a row is alive at once that tiles of whole rows 
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import groupby
 from math import prod
 
@@ -18,6 +17,7 @@ from neuronx_cc.codegen.maps.lifetimes import Member, last_uses, tiles_alive
 from neuronx_cc.codegen.maps.plan import MapPlan, external_operands
 from neuronx_cc.codegen.maps.spread import Partitions
 from neuronx_cc.ir import hlo
+from neuronx_cc.ir.frozen import replace
 from neuronx_cc.ir.types import itemsize
 
 ROOM = 0.9

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import prod
 
 from neuronx_cc.codegen.emission.builder import Affine, Block, Builder, emit_over
 from neuronx_cc.codegen.emission.tiles import TilePool
 from neuronx_cc.codegen.emission.views import Atom
 from neuronx_cc.codegen.maps.space import TileSpace
+from neuronx_cc.ir.frozen import replace
 from neuronx_cc.ir.isa.program import MAX_FREE_DIMS, Stream
 
 Starts = dict[int, tuple[Affine, int]]

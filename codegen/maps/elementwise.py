@@ -8,7 +8,6 @@ in FP32 by Vector and Scalar and rounded once on the way out; integers are exact
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from math import copysign, frexp, isfinite, prod
 
 from neuronx_cc.codegen.emission.builder import Block
@@ -30,6 +29,7 @@ from neuronx_cc.codegen.maps.partition_scalars import (
 )
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.errors import CompileError
+from neuronx_cc.ir.frozen import replace
 from neuronx_cc.ir.isa.functions import ACTIVATION as SCALAR_FUNCTIONS
 from neuronx_cc.ir.isa.functions import UNARY
 from neuronx_cc.ir.isa.names import engine_name

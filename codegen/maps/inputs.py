@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import accumulate, product
 from math import prod
 
@@ -17,6 +16,7 @@ from neuronx_cc.codegen.movement import column_kernel
 from neuronx_cc.codegen.movement.relayout_plan import Extent, start_of
 from neuronx_cc.codegen.movement.transfer import copy
 from neuronx_cc.ir import hlo
+from neuronx_cc.ir.frozen import replace
 from neuronx_cc.ir.isa.program import Space, Stream
 from neuronx_cc.ir.isa.timing import Timing
 from neuronx_cc.ir.types import itemsize

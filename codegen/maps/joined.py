@@ -7,7 +7,6 @@ two without regard to what lies on chip already; ``estimate`` is the time of eac
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence, Set
-from dataclasses import replace
 from math import prod
 
 from neuronx_cc.codegen.context import Context
@@ -30,6 +29,7 @@ from neuronx_cc.codegen.maps.plan import (
 )
 from neuronx_cc.codegen.maps.spread import Partitions, in_runs, partition_divisor, streaming_partitions
 from neuronx_cc.ir import hlo
+from neuronx_cc.ir.frozen import replace
 from neuronx_cc.ir.isa.timing import Timing
 from neuronx_cc.ir.types import itemsize
 

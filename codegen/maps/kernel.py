@@ -8,7 +8,6 @@ outputs are written where they will stay resident, or stored.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import chain
 
 from neuronx_cc.codegen.context import Context
@@ -32,6 +31,7 @@ from neuronx_cc.codegen.maps.space import Views
 from neuronx_cc.codegen.maps.spread import divides
 from neuronx_cc.codegen.reductions import reduce_kernel
 from neuronx_cc.ir import hlo
+from neuronx_cc.ir.frozen import replace
 
 
 def lower(context: Context, kernel: Kernel, member: Member, step: int) -> None:

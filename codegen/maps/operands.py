@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.emission.builder import Block
@@ -13,6 +13,7 @@ from neuronx_cc.codegen.maps import elementwise
 from neuronx_cc.codegen.maps.fusion import Fusion
 from neuronx_cc.codegen.maps.lifetimes import Member
 from neuronx_cc.ir import hlo
+from neuronx_cc.ir.frozen import replace
 
 
 @dataclass(slots=True)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from neuronx_cc.codegen.emission.builder import Block
 from neuronx_cc.codegen.emission.emitter import Operand
+from neuronx_cc.ir.frozen import replace
 
 
 def partition_scalar(operand: Operand) -> bool:

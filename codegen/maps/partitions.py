@@ -7,7 +7,6 @@ partition first, then another one, a constant, or a tile (hardware sheet 3.2, ``
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from math import prod
 
 from neuronx_cc.codegen.emission.builder import Block
@@ -16,6 +15,7 @@ from neuronx_cc.codegen.formation.graph import Kernel, trace
 from neuronx_cc.codegen.maps.elementwise import ACTIVATION, ARITHMETIC, is_rectifier
 from neuronx_cc.codegen.maps.fusion import Fusion
 from neuronx_cc.ir import hlo
+from neuronx_cc.ir.frozen import replace
 
 FIRST = frozenset(ARITHMETIC) - hlo.opcodes(hlo.ExtremeOp)
 

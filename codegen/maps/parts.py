@@ -8,7 +8,6 @@ through memory.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import accumulate
 from math import prod
 
@@ -27,6 +26,7 @@ from neuronx_cc.codegen.maps.plan import (
 )
 from neuronx_cc.codegen.maps.stages import LEAST_SECTION
 from neuronx_cc.ir import hlo
+from neuronx_cc.ir.frozen import replace
 from neuronx_cc.ir.types import itemsize
 
 SPLIT_ROW = 1024

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping, Sequence
-from dataclasses import replace
 from math import prod
 
 from neuronx_cc.codegen.context import Context
@@ -14,6 +13,7 @@ from neuronx_cc.codegen.maps.bits import logical_alu
 from neuronx_cc.codegen.maps.elementwise import ACTIVATION, ARITHMETIC
 from neuronx_cc.codegen.maps.lifetimes import Member
 from neuronx_cc.ir import hlo
+from neuronx_cc.ir.frozen import replace
 from neuronx_cc.ir.isa.program import MAX_FREE_DIMS, Space, Stream
 from neuronx_cc.ir.isa.timing import F32, Timing
 from neuronx_cc.ir.types import FLOATS, INTEGERS

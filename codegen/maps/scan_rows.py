@@ -8,7 +8,7 @@ fourth, ... element the fold of its span, and log2(n) times more to complete the
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import prod
 
 from neuronx_cc.codegen.context import Context
@@ -19,6 +19,7 @@ from neuronx_cc.codegen.emission.views import Atom
 from neuronx_cc.codegen.maps import elementwise
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.combiners import COMBINERS
+from neuronx_cc.ir.frozen import replace
 from neuronx_cc.ir.hlo.editing import defining_op, ops_of
 from neuronx_cc.ir.isa.program import Stream
 from neuronx_cc.ir.isa.timing import F32

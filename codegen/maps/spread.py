@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import ceil, prod
 
+from neuronx_cc.ir.frozen import replace
 from neuronx_cc.ir.isa.timing import Timing
 
 LEAST_CUT = 2048

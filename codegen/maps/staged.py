@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from math import ceil, prod
 
@@ -18,6 +18,7 @@ from neuronx_cc.codegen.maps.stages import Staged
 from neuronx_cc.codegen.maps.staggered import Staggered
 from neuronx_cc.codegen.movement.transfer import copy
 from neuronx_cc.ir import hlo
+from neuronx_cc.ir.frozen import replace
 
 UNROLL = 32
 """Sections of a loop's body."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import ceil, prod
 
 from neuronx_cc.codegen.context import Context
@@ -20,6 +20,7 @@ from neuronx_cc.codegen.emission.views import Atom, View
 from neuronx_cc.codegen.movement.relayout_plan import GAIN, LEAST_ELEMENTS, direct_ns, is_long
 from neuronx_cc.codegen.movement.transfer import copy
 from neuronx_cc.ir import hlo
+from neuronx_cc.ir.frozen import replace
 from neuronx_cc.ir.isa.limits import PARTITIONS
 from neuronx_cc.ir.isa.program import Stream
 from neuronx_cc.ir.isa.timing import Stage, Timing, total

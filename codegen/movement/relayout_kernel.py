@@ -9,7 +9,7 @@ moved, never computed with. ``relayout_plan`` says how much a piece is.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from neuronx_cc.codegen.emission.builder import Affine, Block, Builder, Ring, emit_over
 from neuronx_cc.codegen.emission.tiles import TilePool
@@ -23,6 +23,7 @@ from neuronx_cc.codegen.movement.relayout_plan import (
     dims_of,
     start_of,
 )
+from neuronx_cc.ir.frozen import replace
 from neuronx_cc.ir.isa.limits import PARTITIONS
 from neuronx_cc.ir.isa.program import Space, Stream
 from neuronx_cc.ir.types import itemsize

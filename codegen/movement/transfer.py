@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from math import inf, prod
 
 from neuronx_cc.codegen.emission.builder import Block, Builder, emit_over
 from neuronx_cc.codegen.emission.views import Atom, Nested, View, align
 from neuronx_cc.codegen.movement import crossed, relayout_kernel, relayout_plan, transpose_kernel
+from neuronx_cc.ir.frozen import replace
 from neuronx_cc.ir.isa.program import Space, Stream
 from neuronx_cc.ir.isa.rules import MAX_COUNT
 from neuronx_cc.ir.isa.timing import Timing

@@ -7,7 +7,7 @@ on the partitions, in SBUF or PSUM; then these are folded across the partitions 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import reduce
 from math import prod
 
@@ -43,6 +43,7 @@ from neuronx_cc.codegen.reductions.reduce_plan import (
 from neuronx_cc.codegen.view_ops import squeezed
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.errors import CompileError
+from neuronx_cc.ir.frozen import replace
 from neuronx_cc.ir.isa.program import Stream
 from neuronx_cc.ir.types import FLOATS, itemsize
 from neuronx_cc.passes.analysis.values import identity_of

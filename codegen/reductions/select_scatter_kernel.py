@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
 from math import prod
 from typing import Literal
@@ -28,6 +28,7 @@ from neuronx_cc.codegen.movement.fill import load_scalar
 from neuronx_cc.codegen.movement.transfer import copy
 from neuronx_cc.codegen.reductions.select_scatter_plan import Axis, Part, best_plan, parts
 from neuronx_cc.ir import hlo
+from neuronx_cc.ir.frozen import replace
 from neuronx_cc.ir.isa.pooling import BOUNDS
 from neuronx_cc.ir.isa.program import Stream
 from neuronx_cc.ir.types import itemsize

@@ -7,10 +7,11 @@ windows between them twice.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import inf, prod
 
 from neuronx_cc.codegen.reductions.window_plan import moved
+from neuronx_cc.ir.frozen import replace
 from neuronx_cc.ir.isa.pooling import BOUNDS
 from neuronx_cc.ir.isa.program import Stream
 from neuronx_cc.ir.isa.timing import F32, Stage, Timing, total

@@ -9,7 +9,7 @@ tiles that reach over an edge are filled with it before the part inside is loade
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import prod
 
 from neuronx_cc.codegen.context import Context
@@ -25,6 +25,7 @@ from neuronx_cc.codegen.movement.transfer import copy
 from neuronx_cc.codegen.reductions import scan_kernel, window_plan
 from neuronx_cc.codegen.reductions.window_plan import Dim, Plan
 from neuronx_cc.ir import hlo
+from neuronx_cc.ir.frozen import replace
 from neuronx_cc.ir.isa.program import Stream
 from neuronx_cc.ir.types import FLOATS, itemsize
 from neuronx_cc.passes.analysis.values import identity_of, same_number

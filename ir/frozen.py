@@ -1,0 +1,36 @@
+"""Copies of dataclasses that never change, with other values: plans and operands are copied thousands of times."""
+
+from collections.abc import Callable
+from dataclasses import fields
+from functools import cache
+from operator import attrgetter
+from typing import Any, TypeVar
+
+Frozen = TypeVar("Frozen")
+
+
+def replace(of: Frozen, /, **changes: Any) -> Frozen:
+    """``dataclasses.replace`` in a fraction of its time, of what is nothing but the values of its fields.
+
+    What ``of`` has cached beside these is not copied.
+    """
+    kind = type(of)
+    names, values_of, slotted = _form(kind)
+    values = dict(zip(names, values_of(of), strict=True))
+    values.update(changes)
+    assert len(values) == len(names), f"{changes.keys() - set(names)} are no fields"
+    if slotted:
+        return kind(**values)
+    made = object.__new__(kind)
+    made.__dict__.update(values)
+    return made
+
+
+@cache
+def _form(kind: type[Any]) -> tuple[tuple[str, ...], Callable[[Any], tuple[Any, ...]], bool]:
+    """Names of the fields, what reads them all, and whether they are slots."""
+    assert not hasattr(kind, "__post_init__"), "what fields do not say would be left out"
+    assert all(field.init for field in fields(kind)), "nor what is made of them"
+    names = tuple(field.name for field in fields(kind))
+    one = attrgetter(*names)
+    return names, one if len(names) > 1 else lambda of: (one(of),), "__slots__" in vars(kind)
