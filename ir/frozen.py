@@ -2,11 +2,13 @@
 
 from collections.abc import Callable
 from dataclasses import fields
-from functools import cache
 from operator import attrgetter
 from typing import Any, TypeVar
 
 Frozen = TypeVar("Frozen")
+Form = tuple[tuple[str, ...], Callable[[Any], tuple[Any, ...]], bool]
+"""Names of the fields, what reads them all, and whether they are slots."""
+_FORMS: dict[type[Any], Form] = {}
 
 
 def replace(of: Frozen, /, **changes: Any) -> Frozen:
@@ -15,7 +17,7 @@ def replace(of: Frozen, /, **changes: Any) -> Frozen:
     What ``of`` has cached beside these is not copied.
     """
     kind = type(of)
-    names, values_of, slotted = _form(kind)
+    names, values_of, slotted = _FORMS.get(kind) or _form(kind)
     values = dict(zip(names, values_of(of), strict=True))
     values.update(changes)
     assert len(values) == len(names), f"{changes.keys() - set(names)} are no fields"
@@ -26,11 +28,12 @@ def replace(of: Frozen, /, **changes: Any) -> Frozen:
     return made
 
 
-@cache
-def _form(kind: type[Any]) -> tuple[tuple[str, ...], Callable[[Any], tuple[Any, ...]], bool]:
-    """Names of the fields, what reads them all, and whether they are slots."""
+def _form(kind: type[Any]) -> Form:
+    """How to copy objects of ``kind``; remembered."""
     assert not hasattr(kind, "__post_init__"), "what fields do not say would be left out"
     assert all(field.init for field in fields(kind)), "nor what is made of them"
     names = tuple(field.name for field in fields(kind))
     one = attrgetter(*names)
-    return names, one if len(names) > 1 else lambda of: (one(of),), "__slots__" in vars(kind)
+    values_of = one if len(names) > 1 else lambda of: (one(of),)
+    found = _FORMS[kind] = names, values_of, "__slots__" in vars(kind)
+    return found

@@ -5,7 +5,7 @@ Input: a program. Output: ``ConstantTiles``, asked about one operand of one reco
 """
 
 from collections.abc import Mapping
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -35,8 +35,9 @@ class ConstantTiles:
                 open_loops.pop()
             elif isinstance(record, Instr):
                 place = -1 if open_loops else number
-                ranges = {register: count for loop in open_loops for register, count in loop.items()}
-                rows += [(place, *_hull(ref, ranges)) for ref in record.outs if ref.space is Space.SBUF]
+                if any([ref.space is Space.SBUF for ref in record.outs]):
+                    ranges = {register: count for loop in open_loops for register, count in loop.items()}
+                    rows += [(place, *_hull(ref, ranges)) for ref in record.outs if ref.space is Space.SBUF]
             elif not isinstance(record, Else):
                 open_loops.append({record.register: record.count} if isinstance(record, While) and record.count else {})
         return np.array(rows, np.int64).reshape(-1, 5)
@@ -62,9 +63,17 @@ def _hull(ref: Ref, ranges: Mapping[int, int]) -> tuple[int, int, int, int]:
     """First partition and the end, least byte and the end. ``ranges`` tells how many values registers have; one that
     it does not know was loaded at run time and may reach everything."""
     partitions = (ref.partition, ref.partition + ref.dims[0][0])
-    if any(register not in ranges for register, _ in ref.coefs):
+    if ref.coefs and any(register not in ranges for register, _ in ref.coefs):
         return *partitions, 0, EVERYTHING
-    reach = [(count - 1) * stride for count, stride in ref.dims[1:]]
-    reach += [(ranges[register] - 1) * coef for register, coef in ref.coefs]
-    low = ref.offset + sum(min(r, 0) for r in reach)
-    return *partitions, low, ref.offset + sum(max(r, 0) for r in reach) + itemsize(ref.dtype)
+    low, high = _reach(ref.dims[1:])
+    if ref.coefs:
+        below, above = _reach(tuple([(ranges[register], coef) for register, coef in ref.coefs]))
+        low, high = low + below, high + above
+    return *partitions, ref.offset + low, ref.offset + high + itemsize(ref.dtype)
+
+
+@lru_cache(maxsize=4096)
+def _reach(dims: tuple[tuple[int, int], ...]) -> tuple[int, int]:
+    """How far below and above the first element those of these dims begin."""
+    reach = [(count - 1) * stride for count, stride in dims]
+    return sum([min(r, 0) for r in reach]), sum([max(r, 0) for r in reach])

@@ -10,8 +10,11 @@ contiguous runs where they touch; what remains is a regular grid of runs.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from math import gcd, prod
+from operator import attrgetter
 
 import numpy as np
 
@@ -34,6 +37,7 @@ _SPAN = 2 * max(SIZE.values())
 """More than two addresses may be apart, either way."""
 
 Dims = tuple[tuple[int, int], ...]
+_key = attrgetter("space", "dtype", "dims", "partition")
 
 
 @dataclass(slots=True, frozen=True)
@@ -111,12 +115,12 @@ class Patterns:
 
     all: list[Pattern] = field(default_factory=list)
     _numbers: dict[Pattern, int] = field(default_factory=dict)
-    _known_refs: dict[tuple[object, ...], tuple[int, int]] = field(default_factory=dict)
+    _known: dict[tuple[object, ...], tuple[int, int]] = field(default_factory=dict)
 
     def number(self, ref: Ref, spread: Dims) -> tuple[int, int]:
         """The number of the operand's pattern, -1 if it has no bytes; its base relative to the operand's address."""
-        key = (ref.space, ref.dtype, ref.dims, ref.partition, spread)
-        known = self._known_refs.get(key)
+        key = (*_key(ref), spread) if spread else _key(ref)
+        known = self._known.get(key)
         if known is None:
             known = (-1, 0)
             if 0 not in ref.counts:
@@ -124,8 +128,17 @@ class Patterns:
                 known = (self._numbers.setdefault(pattern, len(self.all)), base)
             if known[0] == len(self.all):
                 self.all.append(pattern)
-            self._known_refs[key] = known
+            self._known[key] = known
         return known
+
+    def numbers(self, refs: Sequence[Ref]) -> tuple[Array, Array]:
+        """The same of many operands without registers of which only the range is known."""
+        found = [
+            known or self.number(ref, ())
+            for known, ref in zip(map(self._known.get, map(_key, refs)), refs, strict=True)
+        ]
+        numbers, bases = np.fromiter(chain.from_iterable(found), np.int64, 2 * len(refs)).reshape(-1, 2).T
+        return numbers, bases
 
     def text(self, number: int, base: int) -> str:
         """The bytes of a pattern at ``base`` in words."""

@@ -19,10 +19,14 @@ _READ_MODIFY_WRITE = {
 
 def operands(instr: Instr) -> tuple[tuple[Ref, ...], tuple[Ref, ...]]:
     """What an instruction reads, and what it writes."""
-    condition = _READ_MODIFY_WRITE.get(instr.op)
-    if condition is True or condition in instr.flags:
+    if instr.op in _READ_MODIFY_WRITE and _reads_result(instr):
         return (*instr.ins, instr.outs[0]), instr.outs
     return instr.ins, instr.outs
+
+
+def _reads_result(instr: Instr) -> bool:
+    condition = _READ_MODIFY_WRITE[instr.op]
+    return condition is True or condition in instr.flags
 
 
 def check_nesting(records: Sequence[Record]) -> None:
@@ -73,8 +77,8 @@ def dynamic_rows(records: Sequence[Record]) -> int:
     total, trips = 0, [1]
     for record in records:
         if isinstance(record, Instr):
-            reads, writes = operands(record)
-            total += trips[-1] * (1 + len(record.waits) + len(reads) + len(writes))
+            more = record.op in _READ_MODIFY_WRITE and _reads_result(record)
+            total += trips[-1] * (1 + len(record.waits) + len(record.ins) + len(record.outs) + more)
         elif isinstance(record, Loop):
             trips.append(trips[-1] * record.count)
         elif isinstance(record, While | Branch):

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from itertools import chain
+from operator import attrgetter
 from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
@@ -31,9 +32,12 @@ is a region. A ConvMixer of 32 layers has 17 million: half of them are depthwise
 in case that sums are not finite."""
 ROW_BYTES = 64
 """Of the host's memory, about, until they are checked."""
+FEW = 32
+"""Instructions that are not worth columns."""
 STREAMS = tuple(Stream)
 """A stream's place here is its slot."""
 _SLOT = {stream: slot for slot, stream in enumerate(STREAMS)}
+_coefs = attrgetter("coefs")
 
 
 @dataclass(slots=True)
@@ -100,10 +104,12 @@ class Trace:
 
 
 class _Table:
-    """Rows (instruction, tag, value) that come one by one, or for all iterations of a loop; in the end the columns."""
+    """Rows (instruction, tag, value) that come one by one, many at a time, or for all iterations of a loop; in the end
+    the columns."""
 
     def __init__(self) -> None:
         self._single: list[tuple[int, int, int, int]] = []
+        self._several: list[Array] = []
         self._looped: list[tuple[Array, int, int, Any]] = []
         self._last: int | Array = -1
         self._rank = 0
@@ -120,9 +126,16 @@ class _Table:
         else:
             self._looped.append((at, rank, tag, value))
 
+    def extend(self, at: Array, tags: Array, values: Array) -> None:
+        """Rows of instructions that are in no loop, all rows of each; ``at`` ascends."""
+        firsts = np.flatnonzero(np.diff(at, prepend=-1))
+        ranks = np.arange(len(at)) - np.repeat(firsts, np.diff(firsts, append=len(at)))
+        self._several.append(np.stack([at, ranks, tags, values]))
+
     def columns(self) -> tuple[Array, Array, Array]:
         """All rows by instruction; those of one instruction as they came."""
         single = np.fromiter(chain.from_iterable(self._single), np.int64, 4 * len(self._single)).reshape(-1, 4).T
+        single = np.concatenate([single, *self._several], axis=1)
         sizes = np.bincount(np.concatenate([single[0], *(at for at, _, _, _ in self._looped)]))
         starts = np.cumsum(sizes) - sizes
         tags, values = np.empty((2, int(sizes.sum())), np.int64)
@@ -179,11 +192,18 @@ class Unrolling:
     def run(self) -> Trace:
         """Raises RunError: ERUN914 address outside its memory; ERUN913, EBIR902 registers that nothing sets."""
         self._piece()
+        straight: list[Instr] = []
         for row, record in enumerate(self._program.records):
             if isinstance(record, Instr):
-                self._instr(row, record)
-                self._ranges.step(row)
-            elif isinstance(record, Loop):
+                if self._iterations == 1 and isinstance(self._starts, int):
+                    straight.append(record)
+                    continue
+                self._one(row, record)
+                continue
+            if straight:
+                self._straight(row - len(straight), straight)
+                straight = []
+            if isinstance(record, Loop):
                 self._enter_loop(row, record)
             elif isinstance(record, While | Branch):
                 self._enter_region(row, record)
@@ -196,6 +216,8 @@ class Unrolling:
                 else:
                     self._values, self._starts, self._offset, self._iterations = outer
                     self._ranges.leave()
+        if straight:
+            self._straight(len(self._program.records) - len(straight), straight)
         self._pieces[-1].last = self._offset
         return self._trace()
 
@@ -274,6 +296,51 @@ class Unrolling:
         self._counts.pop()
         self._ranges.leave_region(self._areas.pop().certain)
         self._piece()
+
+    def _straight(self, row: int, instrs: list[Instr]) -> None:
+        """Instructions that are in no loop, from record ``row`` on: all at once but for those that need registers."""
+        moves = map(any, (map(_coefs, (*each.waits, *each.outs, *each.ins)) for each in instrs))
+        apart = [
+            at for at, (each, moved) in enumerate(zip(instrs, moves, strict=True)) if moved or each.op == "reg_load"
+        ]
+        begin = 0
+        for at in [*apart, len(instrs)]:
+            self._fixed(row + begin, instrs[begin:at])
+            if at < len(instrs):
+                self._one(row + at, instrs[at])
+            begin = at + 1
+
+    def _one(self, row: int, instr: Instr) -> None:
+        self._instr(row, instr)
+        self._ranges.step(row)
+
+    def _fixed(self, row: int, instrs: list[Instr]) -> None:
+        """The same of instructions whose addresses and thresholds are numbers."""
+        count = len(instrs)
+        if count < FEW:
+            for at, instr in enumerate(instrs):
+                self._one(row + at, instr)
+            return
+        ats = np.arange(self._offset, self._offset + count)
+        self._offset += count
+        slots = np.fromiter(map(_SLOT.__getitem__, map(attrgetter("stream"), instrs)), np.int64, count)
+        for slot, number in enumerate(np.bincount(slots).tolist()):
+            self._counts[-1][slot] += number
+        self._instrs.extend(ats, np.arange(row, row + count), np.zeros(count, np.int64))
+        waits = list(chain.from_iterable(map(attrgetter("waits"), instrs)))
+        self._waits.extend(
+            np.repeat(ats, np.fromiter(map(len, map(attrgetter("waits"), instrs)), np.int64, count)),
+            np.fromiter(map(_SLOT.__getitem__, map(attrgetter("stream"), waits)), np.int64, len(waits)),
+            np.fromiter(map(attrgetter("count"), waits), np.int64, len(waits)),
+        )
+        parts = list(chain.from_iterable(map(operands, instrs)))
+        sizes = np.fromiter(map(len, parts), np.int64, 2 * count)
+        refs = list(chain.from_iterable(parts))
+        numbers, bases = self._patterns.numbers(refs)
+        writes = np.repeat(np.arange(2 * count) & 1, sizes)
+        bases = bases + np.fromiter(map(attrgetter("offset"), refs), np.int64, len(refs))
+        some = numbers >= 0
+        self._accesses.extend(np.repeat(np.repeat(ats, 2), sizes)[some], (2 * numbers + writes)[some], bases[some])
 
     def _instr(self, row: int, instr: Instr) -> None:
         slot, at = _SLOT[instr.stream], self._starts + self._offset

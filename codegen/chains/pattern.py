@@ -138,7 +138,7 @@ def separate(chain: Chain) -> Chain:
     _gather(own - shared | set(ordered), chain)
     count = len(chain.sources)
     sources, inner = ordered[:count], ordered[count:]
-    return replace(chain, sources=tuple(sources), inner=tuple(inner))  # type: ignore[arg-type]
+    return replace(chain, sources=tuple(sources), inner=tuple(inner))
 
 
 class _Copies:

@@ -80,7 +80,7 @@ class Synchroniser:
         frame.finished[stream] = frame.finished.get(stream, 0) + 1
         count = sum([each.finished.get(stream, 0) for each in frames])
         order = len(self.pending)
-        accesses = []
+        accesses: list[Access] = []
         for write, refs in ((True, instr.outs), (False, instr.ins)):
             for ref in refs:
                 alloc = allocs[len(accesses)]

@@ -13,6 +13,7 @@ from array import array
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from math import prod
+from operator import attrgetter
 
 import numpy as np
 
@@ -25,19 +26,17 @@ from neuronx_cc.runtime.course import Course
 from neuronx_cc.runtime.memory import PARTITIONS, Memory, address_of
 from neuronx_cc.runtime.native import encode, library, patterns
 from neuronx_cc.runtime.native.literals import LITERAL, Literals
+from neuronx_cc.runtime.native.patterns import NotNative, as_words
 from neuronx_cc.runtime.values import REGISTERS, STREAMS, Executor, Scope, Step, register_place
 
 SLICE_NS = 50_000_000
 """So long the core runs before Python gets the chance to handle signals."""
 
-EMPTY = patterns.Pattern([], [])
+EMPTY = patterns.Pattern(as_words(), [])
 """Of instructions whose operands have no elements."""
-UNKNOWN = patterns.Pattern([], [])
+UNKNOWN = patterns.Pattern(as_words(), [])
 """Of those not seen yet."""
-
-
-class NotNative(Exception):
-    """The core cannot run this program at all."""
+_form = attrgetter("space", "dtype", "dims")
 
 
 class Stretch:
@@ -148,29 +147,29 @@ class NativeExecutor(Executor):
     def _take_over(self, number: int, scope: Scope) -> int:
         """Makes code of the records from ``number`` on, up to the next stop or the end."""
         records, owned, at = self.program.records, scope.owned, number
-        words: list[int] = []
+        words = as_words()
         outer: list[frozenset[int]] = []
         regions = False
         while at < len(records) and (outer or at == number or at not in self._stops):
             record = records[at]
             if outer and at in self._stops:
-                words += (encode.FALLBACK, len(records) + at, 0, 0, 0, 0, 0)
+                words.extend((encode.FALLBACK, len(records) + at, 0, 0, 0, 0, 0))
             if isinstance(record, Instr):
                 words += self._instruction(at, record, owned)
             elif isinstance(record, Loop):
                 outer.append(owned)
                 owned = owned | {record.register, *(register for register, _ in record.phases)}
-                words += self._loop_words(at, record)
+                words += as_words(self._loop_words(at, record))
             elif isinstance(record, While | Branch):
                 outer.append(owned)
                 owned = owned | ({record.register} if isinstance(record, While) and record.count else set())
-                words += self._region_words(at, record)
+                words += as_words(self._region_words(at, record))
                 regions = True
             elif isinstance(record, Else):
-                words += (encode.ELSE, at, 0, 0, 0, 0)
+                words.extend((encode.ELSE, at, 0, 0, 0, 0))
             elif outer:
                 owned = outer.pop()
-                words += (encode.END, at, 0, 0, 0, 0)
+                words.extend((encode.END, at, 0, 0, 0, 0))
             else:
                 break
             at += 1
@@ -208,9 +207,9 @@ class NativeExecutor(Executor):
         kind = encode.BRANCH if isinstance(region, Branch) else encode.WHILE
         return [kind, number, 0, len(params), *params, 0, 0]
 
-    def _instruction(self, number: int, instr: Instr, owned: frozenset[int]) -> list[int]:
+    def _instruction(self, number: int, instr: Instr, owned: frozenset[int]) -> array[int]:
         if instr.op == "nop":
-            return []
+            return as_words()
         self._owned[number] = owned
         region = self._base_at
         if instr.op in LITERAL:
@@ -218,12 +217,12 @@ class NativeExecutor(Executor):
             made = [self._pattern(each, False) for each in same] if same != [instr] else []
             if made and None not in made:
                 pairs = [(each, found) for each, found in zip(same, made, strict=True) if found is not None]
-                return [word for each, found in pairs for word in patterns.item(found, each, number, region, owned)]
+                return sum((patterns.item(found, each, number, region, owned) for each, found in pairs), as_words())
         moving = instr.op == "multiply_moving"
         turns = moving and _may_be_identity(instr)
         found = self._pattern(instr, turns and (number, instr.ins[0]) in self._constant)
         if found is EMPTY:
-            return []
+            return as_words()
         if instr.op == "reg_load" and instr.ins[0].dtype in encode.WHOLE:
             target = register_place(int(instr.imm[0]), instr.stream, frozenset())
             form = encode.Form(encode.REG_LOAD, (int(instr.imm[1]), int(instr.imm[2]), target))
@@ -239,21 +238,21 @@ class NativeExecutor(Executor):
     def _pattern(self, instr: Instr, constant_tile: bool) -> patterns.Pattern | None:
         """How the core carries the instruction out, found once for all that differ in addresses alone; None if it does
         not, ``EMPTY`` where there is nothing to do."""
-        operands = tuple([(ref.space, ref.dtype, ref.dims, len(ref.coefs)) for ref in (*instr.outs, *instr.ins)])
+        refs = instr.outs + instr.ins
+        operands, moved = tuple(map(_form, refs)), tuple([len(ref.coefs) for ref in refs])
         # by their text, zeros of both signs are different constants
         text = repr(instr.imm) if instr.imm else ""
-        key = (instr.op, instr.alu, text, instr.flags, constant_tile, len(instr.outs), operands)
+        key = (instr.op, instr.alu, text, instr.flags, constant_tile, len(instr.outs), operands, moved)
         found = self._patterns.get(key, UNKNOWN)
         if found is UNKNOWN:
-            empty = any(count == 0 for *_, dims, _ in operands for count, _ in dims)
+            empty = any(0 in ref.counts for ref in refs)
             form = None if empty else encode.form(instr, constant_tile)
             made = None if form is None else patterns.pattern(instr, form, self.memory.pitch)
             found = self._patterns[key] = EMPTY if empty else made
         return found
 
-    def _code(self, words: list[int]) -> Stretch:
-        encoded = _as_words(words)
-        code = self._library.core_code(self._context, encoded.buffer_info()[0], len(encoded))
+    def _code(self, words: array[int]) -> Stretch:
+        code = self._library.core_code(self._context, words.buffer_info()[0], len(words))
         if not code:
             raise NotNative("a product or a loop that the core cannot carry out")
         self._codes.append(code)
@@ -313,8 +312,10 @@ class NativeExecutor(Executor):
 
 def _may_be_identity(product: Instr) -> bool:
     """Whether a product may be a transpose, for which the core looks at what is multiplied."""
+    if product.flags:
+        return False
     lanes, *free = product.ins[0].counts
-    return prod(free) == lanes and not product.flags
+    return prod(free) == lanes
 
 
 def _geometry(memory: Memory, literals: Literals) -> Iterator[int]:
@@ -338,13 +339,6 @@ def _bases_of(memory: Memory, literals: Literals) -> Callable[[int], int | None]
         return None if region is None else numbers[region.lo]
 
     return base_at
-
-
-def _as_words(numbers: list[int]) -> array[int]:
-    try:
-        return array("q", numbers)
-    except (OverflowError, TypeError):
-        raise NotNative("a number that is no 64-bit integer") from None
 
 
 @contextmanager

@@ -1,6 +1,9 @@
 """The words of instructions (``encode``), made once for all that differ in number and operands' addresses alone."""
 
-from collections.abc import Callable
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from neuronx_cc.ir.isa.elements import STORAGE
@@ -20,6 +23,11 @@ from neuronx_cc.runtime.native.encode import (
 )
 from neuronx_cc.runtime.values import register_place
 
+
+class NotNative(Exception):
+    """The core cannot run this program at all."""
+
+
 _INDEXED = frozenset([GATHER, GROUP_GATHER, GROUP_SCATTER, SCATTER])
 """Kinds whose last operand is a list of numbers."""
 
@@ -27,7 +35,7 @@ _INDEXED = frozenset([GATHER, GROUP_GATHER, GROUP_SCATTER, SCATTER])
 class Pattern(NamedTuple):
     """The words that such instructions have in common."""
 
-    words: list[int]
+    words: array[int]
     spots: list[tuple[int, int]]
     """Of each operand in memory its number among (results..., sources...), and where its words begin."""
 
@@ -59,7 +67,15 @@ def pattern(instr: Instr, found: Form, pitch: dict[Space, int]) -> Pattern:
         tile = counts if position in found.partitions or (found.kind in (MAP, COPY) and not found.flipped) else None
         spots.append((index, len(words)))
         words += _operand(ref, kind, pitch, tile, found.flipped and (position == 1 or found.kind == REDUCE))
-    return Pattern(words, spots)
+    return Pattern(as_words(words), spots)
+
+
+def as_words(numbers: Iterable[int] = ()) -> array[int]:
+    """As the core reads them; raises NotNative for what is no 64-bit integer."""
+    try:
+        return array("q", numbers)
+    except (OverflowError, TypeError):
+        raise NotNative("a number that is no 64-bit integer") from None
 
 
 def _operand(ref: Ref, kind: int, pitch: dict[Space, int], tile: tuple[int, ...] | None, flipped: bool) -> list[int]:
@@ -82,19 +98,22 @@ def _operand(ref: Ref, kind: int, pitch: dict[Space, int], tile: tuple[int, ...]
 
 def item(
     made: Pattern, instr: Instr, number: int, region: Callable[[int], int | None], owned: frozenset[int]
-) -> list[int]:
+) -> array[int]:
     """The words of one instruction; ``region`` tells the number of the base of a bound region at an HBM offset,
     ``owned`` are the registers of loops and regions around it."""
-    words = made.words.copy()
-    words[1] = number
-    refs = (*instr.outs, *instr.ins)
-    for index, at in made.spots:
-        ref = refs[index]
-        if ref.space is Space.HBM and (base := region(ref.offset)) is not None:
-            words[at] = base
-        words[at + 2] = ref.offset
-        words[at + 3] = ref.partition
-        for coef, (register, stride) in enumerate(ref.coefs):
-            words[at + 6 + 2 * coef] = register_place(register, instr.stream, owned)
-            words[at + 7 + 2 * coef] = stride
+    words = made.words[:]
+    try:
+        words[1] = number
+        refs = (*instr.outs, *instr.ins)
+        for index, at in made.spots:
+            ref = refs[index]
+            if ref.space is Space.HBM and (base := region(ref.offset)) is not None:
+                words[at] = base
+            words[at + 2] = ref.offset
+            words[at + 3] = ref.partition
+            for coef, (register, stride) in enumerate(ref.coefs):
+                words[at + 6 + 2 * coef] = register_place(register, instr.stream, owned)
+                words[at + 7 + 2 * coef] = stride
+    except (OverflowError, TypeError):
+        raise NotNative(f"record {number}: an address of more than 64 bits") from None
     return words
