@@ -407,9 +407,7 @@ class Loops:
     def _leave_turned(self, output: Output, block: Part, banks: Sequence[Bank]) -> None:
         """The same of sums that are to be transposed."""
         target, arrays = output.target(block), output.arrays(block)
-        result = target
-        if self.schedule.leaves is not Leaves.CHIP:
-            result = self._result_tile(block)
+        result = target if self.schedule.leaves is Leaves.CHIP else self._result_tile(block)
         for bank in banks:
             for start, some in self.turned.pieces(bank, self.turned.whole(bank)):
                 at, size = Affine(start), some.dims[0].size * some.dims[1].size

@@ -57,16 +57,13 @@ class Block:
 
     def index(self, dim: int, at: Affine, size: int | None = None) -> Block:
         """Restrict ``dim`` to ``size`` elements from ``at`` (drop it when ``size`` is None)."""
-        dims = self.dims
+        dims, offset = self.dims, self.offset
         atom = dims[dim]
-        offset = self.offset
         if atom.partition:
             if at.const or at.terms or size is None:
                 raise AssertionError("a partition dim is never indexed")
-        elif at.terms:
-            offset = offset + at * atom.stride
-        elif at.const:
-            offset = Affine(offset.const + at.const * atom.stride, offset.terms, offset.tile)
+        else:
+            offset = offset + (at * atom.stride if at.terms else at.const * atom.stride)
         kept = () if size is None else (Atom(size, atom.stride, atom.partition),)
         return Block(self.alloc, self.dtype, offset, dims[:dim] + kept + dims[dim + 1 :], self.partition)
 
@@ -236,11 +233,8 @@ class Builder:
 
     def each(self, count: int, unroll: int = 4, body: int = 1) -> Iterator[Affine]:
         """Indices of a loop, ``body`` in an iteration; constants of short ones, and of those too deep for waits."""
-        if count == 1:
-            yield Affine()
-            return
         if count <= unroll or self.open_loops >= MAX_WAIT_COEFS:
-            with self.unrolled():
+            with self.unrolled_if(count > 1):
                 yield from map(Affine, range(count))
             return
         whole, left = divmod(count, min(body, count))
