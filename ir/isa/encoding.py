@@ -54,7 +54,7 @@ def encode(records: Sequence[Record]) -> Encoded:
     Raises CompileError EBIR901 when an instruction exceeds a limit of the format or a loop is malformed.
     """
     instructions = [record for record in records if type(record) is Instr]
-    refs = [ref for instr in instructions for ref in instr.outs + instr.ins]
+    refs = [ref for instr in instructions for ref in (*instr.outs, *instr.ins)]
     waits = list(chain.from_iterable(map(attrgetter("waits"), instructions)))
     names = _collect_names(instructions, refs)
     table, positions = _record_table(records, instructions, names)

@@ -45,7 +45,7 @@ def check_instructions(program: Program) -> None:
     for row, instr in enumerate(program.records):
         if not isinstance(instr, Instr):
             continue
-        refs = tuple(map(_form, instr.outs + instr.ins))
+        refs = tuple(map(_form, (*instr.outs, *instr.ins)))
         form = (instr.op, instr.stream, instr.alu, instr.flags, len(instr.imm), len(instr.outs), refs)
         if form in known:
             continue

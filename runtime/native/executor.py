@@ -238,7 +238,7 @@ class NativeExecutor(Executor):
     def _pattern(self, instr: Instr, constant_tile: bool) -> patterns.Pattern | None:
         """How the core carries the instruction out, found once for all that differ in addresses alone; None if it does
         not, ``EMPTY`` where there is nothing to do."""
-        refs = instr.outs + instr.ins
+        refs = (*instr.outs, *instr.ins)
         operands, moved = tuple(map(_form, refs)), tuple([len(ref.coefs) for ref in refs])
         # by their text, zeros of both signs are different constants
         text = repr(instr.imm) if instr.imm else ""
