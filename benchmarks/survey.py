@@ -1,11 +1,13 @@
 """Small programs of many fields, drawn by seed: simulated time beside a bound, and beside an earlier run.
 
-    python benchmarks/survey.py [--seed 1] [--each 2] [--auto-cast none] [--save FILE] [--before FILE] [KIND ...]
+    python benchmarks/survey.py [--seed 1] [--each 2] [--dtype float32] [--auto-cast none] [--save FILE] [--before FILE]
+        [KIND ...]
 
 The programs are those of ``survey_programs.py``, ``survey_blocks.py``, ``survey_vision.py`` and
 ``survey_sequences.py``. The bound is the roofline of ``programs.py`` with what a small program cannot avoid,
-``LATENCY``; loops count once for each iteration. Programs are printed by how many times their bound they take, the
-worst last, then those that an earlier run saw at another time.
+``LATENCY``; loops count once for each iteration. With ``--dtype`` programs are given that type: beside a run in FP32
+(``--save``, ``--before``) this shows which ones narrow types make slower. Programs are printed by how many times their
+bound they take, the worst last, then those that an earlier run saw at another time.
 """
 
 import argparse
@@ -19,6 +21,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "examples"))
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import survey_blocks  # noqa: F401  # adds its kinds, as those below do
 import survey_sequences  # noqa: F401
@@ -44,10 +47,10 @@ def iterations(jaxpr: Any) -> int:
     return total
 
 
-def measure(name: str, seed: int, auto_cast: str) -> tuple[str, float, float]:
+def measure(name: str, seed: int, dtype: str, auto_cast: str) -> tuple[str, float, float]:
     """(shapes, simulated seconds, bound)."""
     program, dims = KINDS[name](Draw(f"{name} {seed}"))
-    arrays: list[Any] = [np.ones(each, np.float32) for each in dims]
+    arrays: list[Any] = [np.ones(each, jnp.dtype(dtype)) for each in dims]
     jaxpr = jax.make_jaxpr(program)(*arrays).jaxpr
     bound = roofline(work_of(jaxpr), auto_cast) + LATENCY * (1 + iterations(jaxpr) / 4)
     seconds = simulated(lower(program, arrays), auto_cast)
@@ -58,6 +61,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--each", type=int, default=2, help="programs of each kind")
+    parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16", "float16"), help="of arguments")
     parser.add_argument("--auto-cast", default="none", choices=("none", "matmult", "all"))
     parser.add_argument("--save", type=Path)
     parser.add_argument("--before", type=Path)
@@ -69,8 +73,8 @@ def main() -> None:
         for seed in range(options.seed, options.seed + options.each):
             started = time.perf_counter()
             try:
-                shapes, seconds, bound = measure(name, seed, options.auto_cast)
-            except NeuronError as refused:
+                shapes, seconds, bound = measure(name, seed, options.dtype, options.auto_cast)
+            except (NeuronError, TypeError, ValueError) as refused:
                 print(f"{name} {seed}: {refused}")
                 continue
             times[f"{name} {seed}"] = seconds
