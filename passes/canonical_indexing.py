@@ -18,15 +18,14 @@ from neuronx_cc.passes.manager import PassContext, only_for
 
 @only_for(hlo.GatherOp, hlo.ScatterOp, hlo.DynamicSliceOp, hlo.DynamicUpdateSliceOp)
 def run(module: HloModule, context: PassContext) -> None:
-    exact = context.options.auto_cast != "all"  # which rounds FP32 values, row numbers and counts among them
     for computation in list(module.computations()):
         for op in list(ops_of(computation.block)):
             b = Build.before(module, op, context.timing)
             if isinstance(op, hlo.GatherOp):
                 if not separated(b, op):
-                    canonical_gather(b, op, exact)
+                    canonical_gather(b, op)
             elif isinstance(op, hlo.ScatterOp):
-                canonical_scatter(b, op, exact)
+                canonical_scatter(b, op)
             elif isinstance(op, hlo.DynamicSliceOp):
                 if not _of_counts(b, op):
                     _wide_starts(b, op, 1)

@@ -38,22 +38,22 @@ EXTREMES: dict[str, type[hlo.HloOp]] = {"argmax": hlo.MaximumOp, "argmin": hlo.M
 
 @only_for(hlo.ReduceOp)
 def run(module: HloModule, context: PassContext) -> None:
+    del context
     for computation in list(module.computations()):
         for op in list(ops_of(computation.block)):  # the elements after the op are erased with it
             if isinstance(op, hlo.ReduceOp) and op.kind is not None and op.kind.data in EXTREMES:
-                # else FP32 numbers are rounded, places among them
-                _expand(op, module, context.options.auto_cast != "all")
+                _expand(op, module)
 
 
-def _expand(op: hlo.ReduceOp, module: HloModule, exact: bool) -> None:
+def _expand(op: hlo.ReduceOp, module: HloModule) -> None:
     values, indices, start, _ = op.operands
-    two = exact and hlo.shape_of(values).dtype in FLOATS and _counted(indices) is not None
+    two = hlo.shape_of(values).dtype in FLOATS and _counted(indices) is not None
     size = _block(op, values, indices, LEAST_ELEMENTS[two])
     if size:
-        best, first = _by_blocks(op, module, values, start, size, exact)
+        best, first = _by_blocks(op, module, values, start, size)
         first = Build.before(module, op).convert(first, hlo.shape_of(indices).dtype)
     else:
-        best, first = _extreme(op, module, values, indices, start, op.dimensions.data, exact)
+        best, first = _extreme(op, module, values, indices, start, op.dimensions.data)
     if hlo.shape_of(values).dtype in FLOATS and _value_is_used(op):
         best = _element(op, module, first)
     for use in list(op.results[0].uses):
@@ -87,13 +87,12 @@ def _extreme(
     indices: hlo.SSAValue,
     start: hlo.SSAValue,
     axes: tuple[int, ...],
-    exact: bool,
 ) -> tuple[hlo.SSAValue, hlo.SSAValue]:
     """The extremes of ``values`` over ``axes`` and the least of ``indices`` where they are."""
     shape, index_shape = hlo.shape_of(values), hlo.shape_of(indices)
     assert op.kind is not None
     best = _reduce(op, module, values, start, EXTREMES[op.kind.data], axes)
-    if exact and shape.size >= LEAST_COMPARED and shape.dtype in FLOATS and (counted := _counted(indices)) is not None:
+    if shape.size >= LEAST_COMPARED and shape.dtype in FLOATS and (counted := _counted(indices)) is not None:
         return best, _first(Build.before(module, op), op, values, best, counted, axes, index_shape.dtype)
     kept = tuple(axis for axis in range(shape.rank) if axis not in axes)
     spread = insert_before(op, hlo.BroadcastOp, (best,), values.type, op.loc, {"dimensions": hlo.IntsAttr(kept)})
@@ -179,7 +178,7 @@ def _block(op: hlo.ReduceOp, values: hlo.SSAValue, indices: hlo.SSAValue, least:
 
 
 def _by_blocks(
-    op: hlo.ReduceOp, module: HloModule, values: hlo.SSAValue, start: hlo.SSAValue, size: int, exact: bool
+    op: hlo.ReduceOp, module: HloModule, values: hlo.SSAValue, start: hlo.SSAValue, size: int
 ) -> tuple[hlo.SSAValue, hlo.SSAValue]:
     b, shape = Build.before(module, op), hlo.shape_of(values)
     assert op.kind is not None
@@ -187,7 +186,7 @@ def _by_blocks(
     rows, blocks = shape.size // row, row // size
     cut = b.reshape(values, (rows, blocks, size))
     extremes = _reduce(op, module, cut, start, EXTREMES[op.kind.data], (2,))
-    best, block = _extreme(op, module, extremes, b.iota((rows, blocks), 1), start, (1,), exact)
+    best, block = _extreme(op, module, extremes, b.iota((rows, blocks), 1), start, (1,))
     # a row without the initial value's like has no block
     block = b.each(hlo.MinimumOp, block, b.number(blocks - 1, "s32", (rows,)))
     place = b.add(b.mul(b.iota((rows,), 0), b.number(blocks, "s32", (rows,))), block)
@@ -198,7 +197,7 @@ def _by_blocks(
         dims=hlo.GatherDimsAttr(hlo.GatherDims((1,), (0,), (0,), 1)),
         slice_sizes=hlo.IntsAttr((1, size)),
     )
-    _, within = _extreme(op, module, found, b.iota((rows, size), 1), start, (1,), exact)
+    _, within = _extreme(op, module, found, b.iota((rows, size), 1), start, (1,))
     index = b.add(b.mul(block, b.number(size, "s32", (rows,))), within)
     return b.reshape(best, shape.dims[:-1]), b.reshape(index, shape.dims[:-1])
 

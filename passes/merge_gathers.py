@@ -202,4 +202,4 @@ def _asked(
     kept = [axis for axis in range(len(sides)) if axis not in gone]
     wanted = whole_labels(rank, dims.offset_dims, kept)
     dtype = op.shape.dtype
-    return Asked(windows, wanted, dtype, itemsize(dtype), True, True)
+    return Asked(windows, wanted, dtype, itemsize(dtype), True)

@@ -41,10 +41,10 @@ from neuronx_cc.passes.indexing.rows import (
 Value = hlo.SSAValue
 
 
-def canonical_gather(b: Build, op: hlo.GatherOp, exact: bool) -> None:
-    """Replace ``op``, or the transpose that alone reads it. ``exact``: FP32 values stay what they are."""
+def canonical_gather(b: Build, op: hlo.GatherOp) -> None:
+    """Replace ``op``, or the transpose that alone reads it."""
     *between, last = _turned(op)
-    replace(last, b.reshape(_gathered(b, op, exact, bool(between)), last.shape.dims))
+    replace(last, b.reshape(_gathered(b, op, bool(between)), last.shape.dims))
     for each in reversed(between):
         erase(each)
 
@@ -75,7 +75,7 @@ def _only_user(op: hlo.HloOp) -> hlo.HloOp | None:
     return user if isinstance(user, hlo.HloOp) and user.parent is op.parent else None
 
 
-def _gathered(b: Build, op: hlo.GatherOp, exact: bool, ahead: bool) -> Value:
+def _gathered(b: Build, op: hlo.GatherOp, ahead: bool) -> Value:
     """The result of ``op``, made above it. ``ahead``: with the dims of windows ahead of others, in their order."""
     if op.shape.size == 0:
         return b.number(0, op.shape.dtype, op.shape.dims)
@@ -91,7 +91,7 @@ def _gathered(b: Build, op: hlo.GatherOp, exact: bool, ahead: bool) -> Value:
     if windows.count == 1:
         return b.reshape(_one(b, operand, windows), [windows.size(label) for label in wanted])
     dtype = op.shape.dtype
-    asked = Asked(windows, wanted, dtype, itemsize(dtype), defining_op(operand) is not None, exact)
+    asked = Asked(windows, wanted, dtype, itemsize(dtype), defining_op(operand) is not None)
     plan = choose(costs_of(b), asked)
     walk = walks.found(b, windows, wanted)
     if walk is not None:

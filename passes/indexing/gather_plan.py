@@ -39,8 +39,6 @@ class Asked:
     """Bytes of an element."""
     made: bool
     """The operand is a result, which rows and groups read from HBM, while comparisons may take it from the chip."""
-    exact: bool
-    """FP32 values stay what they are."""
 
     @property
     def steps(self) -> int:
@@ -104,10 +102,9 @@ def _tables(costs: Costs, asked: Asked) -> Iterator[Plan]:
                 problem = Tables(count // across, across, height, after, entries, leading, asked.size)
                 ns = costs.gathered(problem) + asked.turned(costs, labels)
                 yield Plan(ns, "groups", order, across, lead)
-        if asked.exact:
-            compare = indexing_compare.gather_ns(costs, count, height, after * asked.size, entries, asked.dtype)
-            compare += asked.turned(costs, result_labels(w, tables, 1, 0) or ())
-            yield Plan(compare - costs.transposed(nbytes) * asked.made, "compare", tuple(tables))
+        compare = indexing_compare.gather_ns(costs, count, height, after * asked.size, entries, asked.dtype)
+        compare += asked.turned(costs, result_labels(w, tables, 1, 0) or ())
+        yield Plan(compare - costs.transposed(nbytes) * asked.made, "compare", tuple(tables))
 
 
 def in_order(windows: Windows, tables: Sequence[int], across: int) -> tuple[int, ...]:

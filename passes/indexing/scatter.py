@@ -22,12 +22,12 @@ from neuronx_cc.passes.indexing.scatter_updates import Scatter, scattered
 Value = hlo.SSAValue
 
 
-def canonical_scatter(b: Build, op: hlo.ScatterOp, exact: bool) -> None:
-    """Replace ``op`` by ops made above it. ``exact``: FP32 values stay what they are."""
+def canonical_scatter(b: Build, op: hlo.ScatterOp) -> None:
+    """Replace ``op`` by ops made above it."""
     count = len(op.args) // 2
     operands, updates = list(op.args[:count]), list(op.args[count + 1 :])
     if hlo.shape_of(updates[0]).size and hlo.shape_of(operands[0]).size:
-        results = _results(b, op, operands, updates, exact)
+        results = _results(b, op, operands, updates)
     else:
         results = operands
     if isinstance(op.results[0].type, hlo.TupleType):
@@ -36,7 +36,7 @@ def canonical_scatter(b: Build, op: hlo.ScatterOp, exact: bool) -> None:
         replace_op(op, results[0])
 
 
-def _results(b: Build, op: hlo.ScatterOp, operands: list[Value], updates: list[Value], exact: bool) -> list[Value]:
+def _results(b: Build, op: hlo.ScatterOp, operands: list[Value], updates: list[Value]) -> list[Value]:
     dims = op.dims.data
     whole = hlo.shape_of(operands[0]).dims
     gone = {*dims.inserted_window_dims, *dims.input_batching_dims}
@@ -60,7 +60,6 @@ def _results(b: Build, op: hlo.ScatterOp, operands: list[Value], updates: list[V
         [dim for dim in dims.scatter_dims_to_operand_dims if dim not in windows.paired],
         op.unique_indices.data or windows.count == 1 or _apart(windows),
         b.module.computation(op.to_apply.data[0]),
-        exact,
     )
     results = []
     kinds = combiners(scatter.body)

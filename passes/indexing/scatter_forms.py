@@ -55,17 +55,14 @@ def _by_places_ns(costs: Costs, count: int, height: int, row: int, entries: int)
     return places + min(walked, costs.rows(count * height, row))
 
 
-def scatter_tables(b: Build, kind: str, tables: Value, numbers: Value, updates: Value, exact: bool = False) -> Value:
-    """Tables [G, R, W] with updates [G, N, W] combined into rows ``numbers`` [G, N]; lists shared where it pays.
-
-    ``exact``: FP32 values stay what they are, and may count.
-    """
+def scatter_tables(b: Build, kind: str, tables: Value, numbers: Value, updates: Value) -> Value:
+    """Tables [G, R, W] with updates [G, N, W] combined into rows ``numbers`` [G, N]; lists shared where it pays."""
     count, height, width = hlo.shape_of(tables).dims
     dtype, entries = hlo.shape_of(tables).dtype, hlo.shape_of(numbers).dims[1]
     row = width * itemsize(dtype)
     splat, costs = splat_number(updates, b.module), costs_of(b)
     shape = (dtype, count, height, row, entries)
-    counts = exact and kind == "add" and splat is not None and isfinite(splat)  # no row is to get 0 times infinity
+    counts = kind == "add" and splat is not None and isfinite(splat)  # no row is to get 0 times infinity
     if counts and counts_ns(costs, *shape) < tables_ns(costs, kind, *shape):
         assert splat is not None
         return _counted(b, tables, numbers, splat)

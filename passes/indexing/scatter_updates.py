@@ -61,8 +61,6 @@ class Scatter:
     """Operand dims that the index vectors speak of."""
     unique: bool
     body: hlo.ComputationOp
-    exact: bool
-    """Whether FP32 values stay what they are, so that row numbers and counts may be such."""
 
     def transposed(self) -> tuple[Scatter, list[int]]:
         """The same with the dims between reached ones after them, and the order of the operand's dims in it."""
@@ -99,8 +97,6 @@ def scattered(s: Scatter, kind: str, operands: list[Value], updates: list[Value]
         return tables_ns(costs, kind, dtypes[0], count, height, row, entries) if kind else float("inf")
 
     def comparing_ns(count: int, height: int, row: int, entries: int) -> float:
-        if not s.exact:
-            return float("inf")
         return sum(indexing_compare.scatter_ns(costs, count, height, row, entries, dtype) for dtype in dtypes)
 
     by_tables, tables = _best(s, in_tables_ns, row)
@@ -267,7 +263,7 @@ def _in_tables(
     if compare:
         results = indexing_compare.scatter(b, lambda *parts: _combined(s, b, kind, *parts), old, listed, new)
     else:
-        results = [scatter_tables(b, kind, old[0], listed, new[0], s.exact)]
+        results = [scatter_tables(b, kind, old[0], listed, new[0])]
     back = [order.index(dim) for dim in range(len(order))]
     return [b.transpose(b.reshape(result, [w.dims[dim] for dim in order]), back) for result in results]
 
