@@ -64,6 +64,8 @@ FLOATS = frozenset(
 )
 WIDE_FLOATS = frozenset(["f32", "bf16", "f16"])
 """Of 16 and 32 bits: all engines compute with them."""
+NARROW = ("bf16", "f16")
+"""Of 16 bits, the one with more exponents first: TensorE multiplies them exactly, engines compute with them in FP32."""
 SIGNED = frozenset(["s2", "s4", "s8", "s16", "s32", "s64"])
 UNSIGNED = frozenset(["u2", "u4", "u8", "u16", "u32", "u64"])
 INTEGERS = SIGNED | UNSIGNED

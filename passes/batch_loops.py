@@ -25,7 +25,7 @@ from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.hlo.editing import defining_op, erase, ops_of, replace, users
 from neuronx_cc.ir.isa.timing import Timing
-from neuronx_cc.ir.types import INTEGERS, NUMPY_DTYPE, WIDE_FLOATS
+from neuronx_cc.ir.types import INTEGERS, NARROW, NUMPY_DTYPE
 from neuronx_cc.passes.analysis import batching_cost
 from neuronx_cc.passes.analysis.effects import effectful_computations, has_effects
 from neuronx_cc.passes.analysis.loop_state import Invariants
@@ -36,8 +36,6 @@ from neuronx_cc.passes.expansions.recurrences import SAME, Line, Update, step
 from neuronx_cc.passes.expansions.stacking import Stacks, Walk
 from neuronx_cc.passes.manager import PassContext, only_for
 from neuronx_cc.passes.simplify_control import elements, packed
-
-_NARROW = WIDE_FLOATS - {"f32"}
 
 
 @only_for(hlo.WhileOp)
@@ -283,7 +281,7 @@ class _Loop:
         return forms
 
     def _follow(self, stacks: Stacks, op: hlo.HloOp, forms: dict[Value, Update]) -> None:
-        if op.shape.dtype in _NARROW and not self.mixed and not isinstance(op, hlo.ExtremeOp):
+        if op.shape.dtype in NARROW and not self.mixed and not isinstance(op, hlo.ExtremeOp):
             return
         carried = any(operand in forms for operand in op.operands)
         ready = carried and all(x in forms or x in stacks for x in op.operands)
@@ -312,7 +310,7 @@ class _Loop:
 
 def _wide(stacks: Stacks, value: Value) -> Value:
     """``value``, in FP32 if it is of narrower floats: states are rounded once they are there."""
-    return stacks.build.convert(value, "f32") if hlo.shape_of(value).dtype in _NARROW else value
+    return stacks.build.convert(value, "f32") if hlo.shape_of(value).dtype in NARROW else value
 
 
 def _row_written(op: hlo.ScatterOp, module: HloModule) -> _Output | None:

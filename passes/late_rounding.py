@@ -15,13 +15,13 @@ from itertools import count
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.hlo.editing import copy_op, erase, insert_before, ops_of, replace, users
+from neuronx_cc.ir.types import NARROW
 from neuronx_cc.passes.accumulate_f32 import record
 from neuronx_cc.passes.analysis.convolutions import is_depthwise, is_kernel_gradient
 from neuronx_cc.passes.analysis.stored import is_stored
 from neuronx_cc.passes.analysis.values import combiner_kind
 from neuronx_cc.passes.manager import PassContext, only_for
 
-NARROW = ("bf16", "f16")
 REASON = "rounded once after a contraction"
 MOST = 24
 """Ops that follow one contraction, and those of an epilogue."""

@@ -8,13 +8,11 @@ Its products and sums are FP32, as they were.
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.hlo.editing import defining_op, ops_of
+from neuronx_cc.ir.types import NARROW
 from neuronx_cc.passes.analysis.conversions import is_lossless
 from neuronx_cc.passes.manager import PassContext, only_for
 from neuronx_cc.passes.precision.casts import Casts
 from neuronx_cc.passes.precision.decisions import Contraction
-
-NARROW = ("bf16", "f16")
-"""What TensorE multiplies exactly, the one with more exponents first."""
 
 
 @only_for(hlo.ConvertOp)

@@ -9,12 +9,11 @@ have the forms of those that were written in 16 bits.
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.hlo.editing import defining_op, insert_before, ops_of, replace, retype, users
-from neuronx_cc.passes.analysis.conversions import is_lossless
+from neuronx_cc.ir.types import NARROW
 from neuronx_cc.passes.analysis.values import combiner_kind
 from neuronx_cc.passes.expansions.combiners import combiner_in
 from neuronx_cc.passes.manager import PassContext, only_for
 
-NARROW = ("bf16", "f16")
 EXTREMES = ("maximum", "minimum")
 
 
@@ -45,7 +44,7 @@ def _find_before(op: hlo.ReduceOp, module: HloModule) -> None:
         return
     dtype, readers = hlo.shape_of(cast.operand).dtype, users(op.results[0])
     back = [each for each in readers if isinstance(each, hlo.ConvertOp) and each.shape.dtype == dtype]
-    if dtype not in NARROW or not is_lossless(dtype, "f32") or len(back) < len(readers) or not back:
+    if dtype not in NARROW or len(back) < len(readers) or not back:
         return
     initial = insert_before(op, hlo.ConvertOp, (op.operands[1],), hlo.array_type(dtype, ()), op.loc)
     name = combiner_in(module, op.to_apply.data[0], "f32", dtype)

@@ -7,7 +7,7 @@ from math import ceil
 
 from neuronx_cc.codegen.chains.body import inner_kernel
 from neuronx_cc.codegen.chains.estimate import apart, estimate
-from neuronx_cc.codegen.chains.pattern import NARROW, Chain, find, made_by, separate
+from neuronx_cc.codegen.chains.pattern import Chain, find, made_by, separate
 from neuronx_cc.codegen.chains.schedule import Schedule
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.dots.problem import divisor, order_of
@@ -19,7 +19,7 @@ from neuronx_cc.codegen.residents import KEPT_SHARE, RESIDENT_SHARE
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo.editing import replace, retype, users
 from neuronx_cc.ir.machine import Sizes
-from neuronx_cc.ir.types import itemsize
+from neuronx_cc.ir.types import NARROW, itemsize
 
 UNROLLED_BLOCKS = 64
 """Blocks of rows in straight-line code."""

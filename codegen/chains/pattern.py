@@ -15,7 +15,7 @@ from neuronx_cc.codegen.formation.graph import base, computes_elementwise, is_vi
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.frozen import replace
 from neuronx_cc.ir.hlo.editing import copy_op, ops_of, users
-from neuronx_cc.ir.types import itemsize
+from neuronx_cc.ir.types import WIDE_FLOATS, itemsize
 
 FOLDS = frozenset(["add", "maximum", "minimum"])
 """What rows are folded by."""
@@ -25,8 +25,6 @@ TRIED = 32
 """Contractions that are tried for one more."""
 FOLLOWED = 1024
 """Ops that may stand between two contractions of a chain."""
-NARROW = frozenset(["bf16", "f16"])
-FLOATS = NARROW | {"f32"}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -320,7 +318,7 @@ class _Search:
         return all(len(free) == len(terms) == 1 for _, free, terms in orders)
 
     def _folds_rows(self, op: hlo.ReduceOp) -> bool:
-        alike = hlo.shape_of(op.operands[0]).dtype in FLOATS and suffix_reduction(op) == 1
+        alike = hlo.shape_of(op.operands[0]).dtype in WIDE_FLOATS and suffix_reduction(op) == 1
         return alike and self.combiners.get(op.to_apply.data[0]) in FOLDS
 
     def _is_inner(self, op: hlo.HloOp, dims: tuple[int, ...]) -> bool:
@@ -328,7 +326,7 @@ class _Search:
             return squeeze(hlo.shape_of(op.operands[0]).dims) == dims and self._folds_rows(op)
         if not computes_elementwise(op) or squeeze(op.shape.dims) not in (dims, dims[:-1]):
             return False
-        return squeeze(op.shape.dims) == dims or op.shape.dtype in FLOATS
+        return squeeze(op.shape.dims) == dims or op.shape.dtype in WIDE_FLOATS
 
     def _sink(self, op: hlo.DotOp, dims: tuple[int, ...]) -> tuple[Sink, set[hlo.HloOp]] | None:
         """``op`` as a last contraction, and what makes the operand that comes from the chain."""
@@ -354,7 +352,7 @@ class _Search:
 
 def _is_narrow(op: hlo.DotOp) -> bool:
     """Whether TensorE multiplies it in 16 bits."""
-    return itemsize(pe_dtype(op)) == 2 and all(hlo.shape_of(x).dtype in FLOATS for x in op.operands)
+    return itemsize(pe_dtype(op)) == 2 and all(hlo.shape_of(x).dtype in WIDE_FLOATS for x in op.operands)
 
 
 def _readers(value: hlo.SSAValue) -> Iterator[hlo.Operation]:

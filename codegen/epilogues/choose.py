@@ -69,7 +69,7 @@ def _apart(epilogue: Grown, place: dict[hlo.Operation, int]) -> Grown:
     """``epilogue`` with casts of its own for those that others read as well."""
     own: dict[hlo.HloOp, hlo.HloOp] = {}
     for op in epilogue[:-1]:
-        if _widens(op) and any(use.operation not in epilogue for use in op.results[0].uses):
+        if _is_large_cast(op) and any(use.operation not in epilogue for use in op.results[0].uses):
             own[op] = copy = copy_op(op, op.sources)
             place[copy] = place[op]
             block = op.parent
@@ -81,7 +81,7 @@ def _apart(epilogue: Grown, place: dict[hlo.Operation, int]) -> Grown:
     return tuple(own.get(op, op) for op in epilogue)
 
 
-def _widens(op: object) -> TypeGuard[hlo.ConvertOp]:
+def _is_large_cast(op: object) -> TypeGuard[hlo.ConvertOp]:
     """Whether ``op`` is a cast to FP32 of a large array, of which whoever reads it loads half the bytes without."""
     if not isinstance(op, hlo.ConvertOp) or op.shape.dtype != "f32" or op.shape.size < STREAMED_ELEMENTS:
         return False
@@ -116,7 +116,7 @@ class _Growth:
                 continue
             self.inside |= dict.fromkeys(more)
             # casts of what is read beside are made for others as well
-            open_ |= {each.results[0] for each in more if each is op or not _widens(each)}
+            open_ |= {each.results[0] for each in more if each is op or not _is_large_cast(each)}
             open_ = {value for value in open_ if any(use.operation not in self.inside for use in value.uses)}
             self._await(op.results[0], pending)
             if open_ == {op.results[0]} and op.shape.dtype in WIDE_FLOATS:
@@ -148,9 +148,8 @@ class _Growth:
         none, or of what cannot be read: to read several takes longer than to read what another kernel makes of them.
         """
         op = operand.owner
-        if not self._fits(op) or not (operand.has_one_use() or _widens(op)) or _is_cast_on_load(op):
-            return None
-        if op in self.inside:
+        alone = operand.has_one_use() or _is_large_cast(op)
+        if op in self.inside or not self._fits(op) or not alone or _is_cast_on_load(op):
             return None
         assert isinstance(op, hlo.HloOp)
         made: list[hlo.HloOp] = []
