@@ -113,6 +113,7 @@ PASSES = {
         "turn_products",
         "unroll_loops",
         "update_stacks",
+        "values_of_rows",
         "views_before_sums",
         "widen_small_types",
     )

@@ -10,11 +10,13 @@ loops take them: what is given is widened once.
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.hlo.editing import defining_op, erase, insert_before, ops_of, replace, users
+from neuronx_cc.ir.types import NARROW
 from neuronx_cc.passes.analysis.conversions import is_lossless
 from neuronx_cc.passes.analysis.stored import is_stored, only_contractions_read
 from neuronx_cc.passes.manager import PassContext, only_for
 
-_NARROW = ("bf16", "f16")
+DEPTH = 6
+"""Ops after a contraction."""
 
 
 @only_for(hlo.ConvertOp)
@@ -23,10 +25,37 @@ def run(module: HloModule, context: PassContext) -> None:
     for computation in module.computations():
         for op in ops_of(computation.block):
             cast = defining_op(op.operands[0]) if isinstance(op, hlo.ViewOp) else None
-            if isinstance(cast, hlo.ConvertOp) and is_stored(cast.operand) and only_contractions_read(cast.result):
+            if isinstance(cast, hlo.ConvertOp) and is_stored(cast.operand) and _is_read_so(cast, op):
                 _move_down(op, cast)
             elif isinstance(op, hlo.BroadcastOp):
                 _repeat_narrow(op)
+
+
+def _is_read_so(cast: hlo.ConvertOp, view: hlo.HloOp) -> bool:
+    """Whether what reads a view of ``cast`` may as well cast a view: it casts what it loads."""
+    if only_contractions_read(cast.result):
+        return True
+    narrows = cast.shape.dtype in NARROW and hlo.shape_of(cast.operand).dtype == "f32"
+    return narrows and not isinstance(defining_op(cast.operand), hlo.ConstantOp) and _maps_read(view.results[0])
+
+
+def _maps_read(value: hlo.SSAValue) -> bool:
+    """Whether elementwise ops read ``value``, perhaps through views, and none that may be a contraction's epilogue."""
+    readers = users(value)
+    return bool(readers) and all(
+        (isinstance(reader, hlo.ElementwiseOp) and not _follows_contraction(reader, DEPTH))
+        or (isinstance(reader, hlo.ViewOp) and _maps_read(reader.results[0]))
+        for reader in readers
+    )
+
+
+def _follows_contraction(op: hlo.Operation, depth: int) -> bool:
+    """Whether elementwise ops and views, few after each other, make what ``op`` reads of a contraction's result."""
+    if isinstance(op, hlo.ContractionOp):
+        return True
+    if not depth or not isinstance(op, hlo.ElementwiseOp | hlo.ViewOp):
+        return False
+    return any(_follows_contraction(made, depth - 1) for made in map(defining_op, op.operands) if made is not None)
 
 
 def _move_down(view: hlo.HloOp, cast: hlo.ConvertOp) -> None:
@@ -45,7 +74,7 @@ def _repeat_narrow(repeat: hlo.BroadcastOp) -> None:
     if not isinstance(above, hlo.ConvertOp) or repeat.shape.size == above.shape.size == 1:
         return
     narrow = hlo.shape_of(above.operand).dtype
-    if narrow not in _NARROW or not is_lossless(narrow, above.shape.dtype) or not _is_window(above.operand):
+    if narrow not in NARROW or not is_lossless(narrow, above.shape.dtype) or not _is_window(above.operand):
         return
     if not all(isinstance(reader, hlo.ElementwiseOp | hlo.ReduceOp) for reader in users(repeat.result)):
         return

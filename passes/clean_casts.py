@@ -4,7 +4,8 @@
 * A narrowing conversion, and ``reduce-precision``, moves up through broadcast, reshape, transpose and reverse that
   serve it alone, through slice too when a constant is behind: constants and parameters are cast once, at their size.
 * Where all that is read of a value, of slices of it and other views, is cast to one narrower type, that is done once.
-* A widening conversion moves down through the same ops but broadcast: they move fewer bytes.
+* A widening conversion moves down through the same ops but broadcast: they move fewer bytes. It stays ahead of
+  reshapes of results: what stores these casts them.
 
 Input and output: any inlined module. One backward sweep for what moves up, one forward for the rest.
 """
@@ -35,7 +36,8 @@ def run(module: HloModule, context: PassContext) -> None:
             if isinstance(op, hlo.ConvertOp):
                 _cancel(op)
             elif isinstance(op, hlo.ViewOp) and not isinstance(op, hlo.BroadcastOp | hlo.SliceOp):
-                _move_down(op)
+                if not _leaves(op):
+                    _move_down(op)
             elif isinstance(op, hlo.ReducePrecisionOp):
                 _round_once(op)
 
@@ -155,6 +157,17 @@ def _serves_only(move: hlo.HloOp) -> bool:
 
 def _is_narrowing(op: hlo.ConvertOp) -> bool:
     return itemsize(op.shape.dtype) < itemsize(hlo.shape_of(op.operand).dtype)
+
+
+def _leaves(op: hlo.HloOp) -> bool:
+    """Whether ``op`` gives a result another form, and nothing else: what stores it casts it."""
+    if not isinstance(op, hlo.ReshapeOp):
+        return False
+    readers = [use.operation for use in op.results[0].uses]
+    return bool(readers) and all(
+        isinstance(each, hlo.ReturnOp | hlo.TupleOp) or (isinstance(each, hlo.ReshapeOp) and _leaves(each))
+        for each in readers
+    )
 
 
 def _move_down(op: hlo.HloOp) -> None:

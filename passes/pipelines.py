@@ -125,6 +125,7 @@ DEFAULT_PIPELINE: Pipeline = (
             "clean_casts",
             "narrow_results",
             "late_rounding",
+            "values_of_rows",
             "narrow_operands",
             "decode_floats",
             "saturate_infinity",

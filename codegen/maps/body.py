@@ -30,6 +30,7 @@ from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.program import Space, Stream
 from neuronx_cc.ir.isa.timing import Timing
 from neuronx_cc.ir.scans import scan_of
+from neuronx_cc.ir.types import itemsize
 from neuronx_cc.passes.analysis.values import identity_of
 
 Blocks = dict[hlo.SSAValue, Block]
@@ -103,6 +104,11 @@ class Body:
             emitter.vector_load -= ahead.get(op, 0)
             result = op.results[0]
             is_row, home = self.kernel.is_row(hlo.shape_of(result)), blocks.get(result)
+            if (cast := self._written(op, home, here)) is not None:
+                self.store(home, cast.select(row_dims) if is_row else cast, row_dims, is_row)
+                self.give_back({value: here[value] for value in work.dying.get(index, ()) if value in here}, blocks)
+                yield
+                continue
             if result not in here:
                 here[result] = self.destination(result, home, sizes, is_row)
             out = here[result].select(row_dims) if is_row else here[result]
@@ -172,6 +178,15 @@ class Body:
             for pool in {id(pool): pool for pool in (self.pool, self.loads, self.stores)}.values():
                 pool.give_back(tile, stored=value in blocks and value not in self.inputs)
 
+    def _written(self, op: hlo.HloOp, home: Block | None, here: Blocks) -> Block | None:
+        """What the DMA casts as it stores the result of ``op`` in ``home``, if it may: it does not put it in order."""
+        if op not in self.fusion.written or home is None or home.alloc.space is not Space.HBM:
+            return None
+        made = self.operands.read(op.sources[0], here)
+        across = home.dims[0].size > 1 and abs(home.dims[0].stride) == itemsize(home.dtype)
+        on_chip = isinstance(made, Block) and made.alloc.space is Space.SBUF
+        return made if isinstance(made, Block) and on_chip and not across else None
+
     def store(self, home: Block | None, out: Block, row_dims: Sequence[int], is_row: bool) -> None:
         """Store what is ``out`` where it lives, if that is HBM."""
         if home is None or home.alloc.space is not Space.HBM:
@@ -187,7 +202,8 @@ class Body:
         """The tiles of what others made, and of what counts."""
         partitions, turned = self.tiles.partitions, self.plan.transposed
         inputs = {value: blocks[value] for value in work.inputs if value not in turned}
-        here = map_inputs.load_all(self.context, self.loads, inputs, partitions, self.signed.__contains__)
+        signed, casts = self.signed.__contains__, self.fusion.loaded
+        here = map_inputs.load_all(self.context, self.loads, inputs, partitions, signed, casts)
         if self.turner is not None:
             here |= {value: self.turner.load(value, blocks[value], emitter) for value in turned}
         for value, axis in work.iotas.items():

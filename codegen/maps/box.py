@@ -100,7 +100,7 @@ class Box:
         self.banks: Mapping[hlo.SSAValue, Ring] = {}
         """Values of rows -> where they lie in PSUM."""
         self.counting = Counting(self.builder, self.pool, tiles, area.origin)
-        self.fusion = Fusion(context, self.kernel, member, area.outputs, self._is_scale, self._is_loaded)
+        self.fusion = Fusion(context, self.kernel, member, area.outputs, self._is_scale, self._is_loaded, self._is_cast)
         self.ops = sum(op not in self.fusion and not self.kernel.is_row(op.shape) for op in self.kernel.ops)
         """That are emitted for all elements."""
         self.sums = sums_of(context, self.kernel, member)
@@ -124,6 +124,11 @@ class Box:
         """Whether ``operand`` comes from outside and varies along all of a tile."""
         block = self.blocks.get(operand) if operand in self.inputs else None
         return block is not None and all(atom.stride or atom.size == 1 for atom in block.dims)
+
+    def _is_cast(self, operand: hlo.SSAValue) -> bool:
+        """Whether the DMA may cast ``operand`` as it comes from outside."""
+        block = self.blocks.get(operand) if operand in self.inputs and operand not in self.plan.transposed else None
+        return block is not None and block.alloc.space is Space.HBM
 
     # which free dims are looped over -----------------------------------------------------------------------------
 
@@ -238,7 +243,9 @@ class Box:
         """Repeat ``rows`` over the partitions once, where ``loops`` would load them again."""
         for value in rows:
             if self._is_reread(value, loops) and all(not self.blocks[value].dims[dim + 1].stride for dim, _ in loops):
-                self.blocks[value] = spread_row(self.context, self.pool, value, self.blocks[value], self.partitions)
+                block = self.blocks[value]
+                dtype = self.fusion.loaded.get(value, block.dtype)
+                self.blocks[value] = spread_row(self.context, self.pool, value, block, self.partitions, dtype)
 
     def _body(self) -> Body:
         return Body(
@@ -314,10 +321,11 @@ class Box:
                 continue
             if not is_column(block, [dim + 1 for dim, _ in loops]):
                 continue
+            dtype = self.fusion.loaded.get(value, block.dtype)
             if value in self.inputs:
-                self.blocks[value] = keep_column(self.context, self.pool, value, block, self.partitions)
+                self.blocks[value] = keep_column(self.context, self.pool, value, block, self.partitions, dtype)
             elif self.kernel.reduced:
-                self.blocks[value] = column_of(self.pool, block, self.partitions)
+                self.blocks[value] = column_of(self.pool, block, self.partitions, dtype)
                 kept.append((block, self.blocks[value]))
         return kept
 

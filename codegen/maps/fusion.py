@@ -6,7 +6,7 @@ partition, is done to an operand as it is read; casts happen as a result is writ
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Mapping
 
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.formation.graph import Kernel, trace
@@ -16,14 +16,15 @@ from neuronx_cc.codegen.maps.functions import CURVED, Function, function_of
 from neuronx_cc.codegen.maps.lifetimes import Member
 from neuronx_cc.codegen.maps.row_reduction import sums_of
 from neuronx_cc.ir import hlo
-from neuronx_cc.ir.types import FLOATS
+from neuronx_cc.ir.types import FLOATS, NARROW, WIDE_FLOATS
 
 
 class Fusion:
     """Which ops of ``kernel`` are computed inside another's instruction.
 
     ``stored``: values that are needed in memory. ``is_scale(operand)``: whether it has few values a partition;
-    ``is_loaded(operand)``: whether it comes from outside and varies along the whole tile.
+    ``is_loaded(operand)``: whether it comes from outside and varies along the whole tile. ``is_cast(operand)``: whether
+    the DMA may cast it as it comes from there.
     """
 
     def __init__(
@@ -34,6 +35,7 @@ class Fusion:
         stored: Container[hlo.SSAValue],
         is_scale: Callable[[hlo.SSAValue], bool],
         is_loaded: Callable[[hlo.SSAValue], bool],
+        is_cast: Callable[[hlo.SSAValue], bool] = lambda _: False,
     ) -> None:
         self.users: dict[hlo.HloOp, hlo.HloOp] = {}
         """Op without an instruction -> the op whose instruction computes it."""
@@ -42,11 +44,15 @@ class Fusion:
         self.functions: dict[hlo.HloOp, tuple[str, hlo.SSAValue]] = {}
         """Ops that end an activation of several -> its name, and what it is the function of."""
         self.casts: dict[hlo.HloOp, hlo.HloOp] = {}
-        """Casts -> the op whose result they narrow, and whose instruction writes it."""
+        """Casts -> the op whose result they cast, and whose instruction writes it."""
         self.widened: dict[hlo.HloOp, hlo.HloOp] = {}
-        """Casts of what is loaded that all readers do as they read it -> the last of these."""
+        """Casts of what is loaded that all readers do as they read it, or the DMA as it comes -> the last of these."""
+        self.loaded: dict[hlo.SSAValue, str] = {}
+        """What the DMA casts as it comes -> the type."""
+        self.written: set[hlo.HloOp] = set()
+        """Casts that the DMA does where it stores their results."""
         self._context, self._kernel, self._member = context, kernel, member
-        self._stored, self._is_loaded = stored, is_loaded
+        self._stored, self._is_loaded, self._is_cast = stored, is_loaded, is_cast
         self._take_patterns()
         self._take_operands(is_scale)
         self._take_comparisons()
@@ -121,7 +127,7 @@ class Fusion:
 
     def _take_casts(self) -> None:
         for op in self._kernel.ops:
-            made = self._narrowed_by(op)
+            made = self._cast_by(op)
             if made is None or op in self.users or op in self.users.values():
                 continue
             self.users.update({part: op for part, user in self.users.items() if user is made})
@@ -131,24 +137,55 @@ class Fusion:
         summed = sums_of(self._context, self._kernel, self._member)
         position = {op: index for index, op in enumerate(self._kernel.ops)}
         for op in self._kernel.ops:
-            types = (op.shape.dtype, hlo.shape_of(op.sources[0]).dtype) if isinstance(op, hlo.ConvertOp) else ()
-            if types not in (("f32", "bf16"), ("f32", "f16")) or op in summed or op in self or op in self.casts:
+            if not isinstance(op, hlo.ConvertOp) or op in summed or op in self or op in self.casts:
                 continue
-            readers = [use.operation for use in op.results[0].uses]
-            reads = all(
-                isinstance(user, hlo.HloOp) and (user.opcode in IN_FP32 or self._kernel.sums_columns(user))
-                for user in readers
-            )
-            here = all(user in position for user in readers) and op.results[0] not in self._stored
-            if reads and here and readers and self._is_loaded(op.sources[0]):
-                self.widened[op] = max(readers, key=position.__getitem__)
+            source, readers = op.operand, [use.operation for use in op.result.uses]
+            dtypes = hlo.shape_of(source).dtype, op.shape.dtype
+            here = bool(readers) and all(user in position for user in readers) and op.result not in self._stored
+            alone = all(use.operation is op for use in source.uses if use.operation in position)
+            if dtypes in (("bf16", "f32"), ("f16", "f32")):
+                in_fp32 = all(user.opcode in IN_FP32 or self._kernel.sums_columns(user) for user in readers if here)
+                if here and in_fp32 and (self._is_loaded(source) or self._is_made(source)):
+                    self._take_into(op, max(readers, key=position.__getitem__), position)
+            elif dtypes in (("f32", "bf16"), ("f32", "f16")) and here and alone and self._is_cast(source):
+                self.loaded[source] = dtypes[1]
+                self._take_into(op, max(readers, key=position.__getitem__), position)
+            shown = op not in self and op.result in self._stored and not any(user in position for user in readers)
+            if shown and source.owner in position and source.owner not in self and {*dtypes} <= WIDE_FLOATS:
+                self.written.add(op)
 
-    def _narrowed_by(self, op: hlo.HloOp) -> hlo.HloOp | None:
-        """What ``op`` casts, if an instruction makes it that can write the narrower type itself."""
-        made = op.sources[0].owner if op.opcode == "convert" and op.shape.dtype in ("bf16", "f16") else None
-        if not isinstance(made, hlo.HloOp) or made.opcode not in ROUNDED or made.shape.dtype != "f32":
+    def _take_into(self, op: hlo.ConvertOp, reader: hlo.HloOp, position: Mapping[hlo.HloOp, int]) -> None:
+        """Let ``reader``, the last one, do the cast ``op``, and what that casts."""
+        self.widened[op] = reader
+        made = op.operand.owner
+        if isinstance(made, hlo.HloOp) and made in self.widened:
+            self.widened[made] = max(self.widened[made], reader, key=position.__getitem__)
+
+    def _is_made(self, value: hlo.SSAValue) -> bool:
+        """Whether an instruction of this kernel makes ``value``, one for each element of a tile."""
+        made = value.owner
+        here = isinstance(made, hlo.HloOp) and self._member.get(value) is self._kernel
+        return here and (made not in self or made in self.widened) and not self._kernel.is_row(hlo.shape_of(value))
+
+    def _cast_by(self, op: hlo.HloOp) -> hlo.HloOp | None:
+        """What ``op`` casts, if an instruction makes it that can write the other type itself: a narrower one, or that
+        of sums which read this alone, so that Scalar adds up what it makes, unrounded.
+        """
+        made = op.sources[0].owner if isinstance(op, hlo.ConvertOp) else None
+        if not isinstance(made, hlo.HloOp) or made.opcode not in ROUNDED:
             return None
-        return made if self._is_part(made) else None
+        narrows = op.shape.dtype in NARROW and made.shape.dtype == "f32"
+        arrays = {each for each in made.sources if self._context.splat(each) is None}
+        folded = op.shape.dtype == "f32" and made.shape.dtype in NARROW and len(arrays) == 1
+        folded = folded and self._is_folded(op.results[0])
+        return made if (narrows or folded) and self._is_part(made) else None
+
+    def _is_folded(self, value: hlo.SSAValue) -> bool:
+        """Whether sums of this kernel read ``value``, and nothing else."""
+        readers = [use.operation for use in value.uses]
+        return value not in self._stored and all(
+            isinstance(each, hlo.ReduceOp) and self._member.get(each.results[0]) is self._kernel for each in readers
+        )
 
     def _only_user(self, op: hlo.HloOp) -> hlo.HloOp | None:
         """The op of the kernel that alone reads ``op``, which is not stored."""

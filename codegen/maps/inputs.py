@@ -19,10 +19,10 @@ from neuronx_cc.ir import hlo
 from neuronx_cc.ir.frozen import replace
 from neuronx_cc.ir.isa.program import Space, Stream
 from neuronx_cc.ir.isa.timing import Timing
-from neuronx_cc.ir.types import itemsize
+from neuronx_cc.ir.types import NARROW, itemsize
 
-NARROW, NARROW_MOST = frozenset(["bf16", "f16"]), 2048
-"""Element types of rows that stay in SBUF, as they are, and elements up to which they leave tiles enough room."""
+NARROW_MOST = 2048
+"""Elements up to which rows of 16 bits, which stay in SBUF as they are, leave tiles enough room."""
 SPREAD_LEAST, SPREAD_MOST = 16, 4096
 """Elements of a row that is repeated over the partitions once and stays there; longer ones need no second copy."""
 MOST_KEPT, MOST_REREAD = 512, 4096
@@ -30,9 +30,9 @@ MOST_KEPT, MOST_REREAD = 512, 4096
 
 
 _SHOWING = (hlo.Atan2Op, hlo.RsqrtOp, hlo.PowerOp, hlo.BitcastConvertOp)
-"""Ops that make different numbers of the two zeros,"""
+"""Ops that make different numbers of 0 and -0."""
 _KEEPING = (hlo.MultiplyOp, hlo.NegateOp, hlo.ConvertOp, hlo.ExtremeOp)
-"""and some that keep them apart."""
+"""Ops that make 0 of 0 and -0 of -0, or the other way round, which others may show then."""
 APART = 24
 """Rows for which there is room where the row that is repeated over the partitions gets memory of its own: the next one,
 and the first tile, need not wait then until it is read."""
@@ -44,12 +44,18 @@ def load_all(
     blocks: Mapping[hlo.SSAValue, Block],
     partitions: int,
     zero_signs_matter: Callable[[hlo.SSAValue], bool],
+    casts: Mapping[hlo.SSAValue, str],
 ) -> dict[hlo.SSAValue, Block]:
-    """The tiles of all inputs. Elements that lie between those of others, as odd ones between even ones, come along."""
+    """The tiles of all inputs, of the types in ``casts`` if they are there. Elements that lie between those of others,
+    as odd ones between even ones, come along.
+    """
     found: dict[hlo.SSAValue, Block] = {}
-    waiting, loaded = _Waiting(blocks), _Loaded()
+    waiting, loaded = _Waiting({value: block for value, block in blocks.items() if value not in casts}), _Loaded()
     for value, block in blocks.items():
         if value in found:
+            continue
+        if value in casts:
+            found[value] = load(context, pool, value, block, partitions, zero_signs_matter(value), casts[value])
             continue
         same = loaded.mirrored(block)
         if same is not None:
@@ -147,28 +153,32 @@ def load(
     block: Block,
     partitions: int,
     zero_signs_matter: bool,
+    dtype: str = "",
 ) -> Block:
-    """The tile of an input: in place when resident, else loaded without its repetitions."""
+    """The tile of an input: in place when resident, else loaded without its repetitions. ``dtype``: what the DMA casts
+    it to.
+    """
+    dtype = dtype or block.dtype
     if block.alloc.space is not Space.HBM:
         return block
     sizes = [atom.size for atom in block.dims[1:]]
     repeated = [atom.stride == 0 for atom in block.dims[1:]]
     stream = load_stream(value)
     if block.dims[0].stride == 0 and partitions > 8 and block.dtype == "f32" and not zero_signs_matter:
-        spread = _repeat_row(context, pool, block, partitions, stream)
+        spread = _repeat_row(context, pool, block, partitions, stream, dtype)
         if spread is not None:
             return spread
     extent = gathered(context.timing, block) if pool.gathers else None
     if extent is not None:
-        return _load_gathered(context, pool.tile, block, partitions, stream, extent)
-    tile = pool.tile([1 if rep else size for rep, size in zip(repeated, sizes, strict=True)], block.dtype, partitions)
+        return _load_gathered(context, pool.tile, block, partitions, stream, extent, dtype=dtype)
+    tile = pool.tile([1 if rep else size for rep, size in zip(repeated, sizes, strict=True)], dtype, partitions)
     dims = [0, *(dim + 1 for dim, rep in enumerate(repeated) if not rep)]
     here, there = tile.select(dims), block.select(dims)
     extent = ordered(context.timing, block) if pool.gathers else None
     if extent is None:
         column_kernel.copy(context.builder, here, there, stream)
     else:
-        line = _load_gathered(context, pool.tile, there, partitions, stream, extent)
+        line = _load_gathered(context, pool.tile, there, partitions, stream, extent, dtype=dtype)
         emit_over(context.builder, "tensor_copy", Stream.VECTOR, [here], [line])
     full = tuple(Atom(size, 0) if rep else atom for rep, size, atom in zip(repeated, sizes, tile.dims[1:], strict=True))
     return replace(tile, dims=(tile.dims[0], *full))
@@ -182,22 +192,24 @@ def _load_gathered(
     stream: Stream,
     extent: Extent,
     more: int = 0,
+    dtype: str = "",
 ) -> Block:
     """The tile of an input, loaded with what lies between its elements, and read with their steps.
 
-    ``make``: allocates it. ``more``: bytes after its only run that are loaded, too.
+    ``make``: allocates it. ``more``: bytes after its only run that are loaded, too. ``dtype``: what the DMA casts to.
     """
-    size = itemsize(block.dtype)
-    tile = make([(extent.nbytes + more) // size], block.dtype, partitions)
-    moving = [dim + 1 for dim in extent.strides]
-    outside = [(block.dims[dim + 1], extent.strides[dim]) for dim in extent.outside]
-    run = Atom((extent.run + more) // size, size)
-    here = tile.of((tile.dims[0], *(Atom(atom.size, stride) for atom, stride in outside), run))
-    there = (block.dims[0], *(Atom(atom.size, abs(atom.stride)) for atom, _ in outside), run)
+    size, own = itemsize(block.dtype), itemsize(dtype or block.dtype)
+    tile = make([(extent.nbytes + more) // size], dtype or block.dtype, partitions)
+    strides = {dim: stride // size * own for dim, stride in extent.strides.items()}
+    moving = [dim + 1 for dim in strides]
+    outside = [(block.dims[dim + 1], strides[dim]) for dim in extent.outside]
+    count = (extent.run + more) // size
+    here = tile.of((tile.dims[0], *(Atom(atom.size, stride) for atom, stride in outside), Atom(count, own)))
+    there = (block.dims[0], *(Atom(atom.size, abs(atom.stride)) for atom, _ in outside), Atom(count, size))
     copy(context.builder, here, replace(block, offset=start_of(block, moving), dims=there), stream)
     atoms, back = [], 0
     for dim, atom in enumerate(block.dims[1:]):
-        step = extent.strides.get(dim, 0)
+        step = strides.get(dim, 0)
         if atom.stride < 0:
             back += (atom.size - 1) * step
             step = -step
@@ -205,7 +217,9 @@ def _load_gathered(
     return tile.moved(back).of((tile.dims[0], *atoms))
 
 
-def _repeat_row(context: Context, pool: TilePool, block: Block, partitions: int, stream: Stream) -> Block | None:
+def _repeat_row(
+    context: Context, pool: TilePool, block: Block, partitions: int, stream: Stream, dtype: str
+) -> Block | None:
     """A row repeated over the partitions: loaded once, multiplied by a column of ones, left in PSUM.
 
     None when the row is longer than two banks, or PSUM is taken. The product with ones is exact, but -0 becomes 0.
@@ -222,18 +236,19 @@ def _repeat_row(context: Context, pool: TilePool, block: Block, partitions: int,
     builder = context.builder
     sizes = [block.dims[dim].size for dim in dims]
     apart = pool.buffers == 1 and builder.sbuf.largest_gap() >= APART * row * 4
-    line = pool.apart(sizes, "f32", 1) if apart else pool.tile(sizes, "f32", 1)
+    line = pool.apart(sizes, dtype, 1) if apart else pool.tile(sizes, dtype, 1)
     source = replace(block, dims=(Atom(1, 0), *(block.dims[dim] for dim in dims)))
     copy(builder, line, source, stream)
-    flat = replace(line, dims=(line.dims[0], Atom(row, 4)))
+    flat = replace(line, dims=(line.dims[0], Atom(row, itemsize(dtype))))
     target = tile_in(builder, bank, [row], "f32", partitions)
-    builder.emit("load_stationary", Stream.TENSOR, [], [context.fixed.ones(partitions)])
+    builder.emit("load_stationary", Stream.TENSOR, [], [context.fixed.ones(partitions, dtype)])
     for start in range(0, row, bank_columns):
         width = min(bank_columns, row - start)
         part = [piece.index(1, Affine(start), width) for piece in (target, flat)]
         builder.emit("multiply_moving", Stream.TENSOR, [part[0]], [part[1]])
     pool.give_back(line)
-    return _repeated(target.of((target.dims[0], *line.dims[1:])), block, dims)
+    wide = (Atom(atom.size, atom.stride // itemsize(dtype) * 4) for atom in line.dims[1:])
+    return _repeated(target.of((target.dims[0], *wide)), block, dims)
 
 
 def kept_in(wanted: Mapping[hlo.SSAValue, int], room: int) -> dict[hlo.SSAValue, int]:
@@ -257,8 +272,10 @@ def spread_bytes(block: Block) -> int:
     return row * itemsize(block.dtype) * (1 if row > SPREAD_MOST else 2)
 
 
-def spread_row(context: Context, pool: TilePool, value: hlo.SSAValue, block: Block, partitions: int) -> Block:
-    """A row in HBM as a tile on all partitions that stays: one load, and products with ones (-0 becomes 0).
+def spread_row(
+    context: Context, pool: TilePool, value: hlo.SSAValue, block: Block, partitions: int, dtype: str
+) -> Block:
+    """A row in HBM as a tile of ``dtype`` on all partitions that stays: loaded once, multiplied by ones (-0 becomes 0).
 
     In FP32 it stays in PSUM where it fits whole banks there: Vector reads it beside an operand in SBUF at twice the
     rate. Where PSUM is full of such rows, and for long rows, it is loaded onto each partition.
@@ -272,14 +289,14 @@ def spread_row(context: Context, pool: TilePool, value: hlo.SSAValue, block: Blo
     stream = load_stream(value)
     source = replace(block, dims=(Atom(1, 0), *(block.dims[dims[at]] for at in in_order)))
     if row > SPREAD_MOST or not builder.psum.largest_gap():
-        target = pool.apart(stored, block.dtype, partitions)  # in the order of runs, which Vector need not have
+        target = pool.apart(stored, dtype, partitions)  # in the order of runs, which Vector need not have
         copy(builder, target, replace(source, dims=(Atom(partitions, 0), *source.dims[1:])), stream)
         return _repeated(target.select([0, *(1 + in_order.index(at) for at in range(len(dims)))]), block, dims)
-    loaded = pool.apart(stored, block.dtype, 1)
+    loaded = pool.apart(stored, dtype, 1)
     copy(builder, loaded, source, stream)
-    whole = block.dtype == "f32" and _whole_banks(sizes, context.sizes.bank_columns)
+    whole = dtype == "f32" and _whole_banks(sizes, context.sizes.bank_columns)
     kept = pool.bank(row * 4) if whole else None
-    builder.emit("load_stationary", Stream.TENSOR, [], [context.fixed.ones(partitions, block.dtype)])
+    builder.emit("load_stationary", Stream.TENSOR, [], [context.fixed.ones(partitions, dtype)])
     if kept is not None:
         target = tile_in(builder, kept, sizes, "f32", partitions)
         ordered = loaded.select([0, *(1 + in_order.index(at) for at in range(len(dims)))])
@@ -287,7 +304,7 @@ def spread_row(context: Context, pool: TilePool, value: hlo.SSAValue, block: Blo
             blocks = merge_free([part, _part(ordered, start, size)])
             builder.emit("multiply_moving", Stream.TENSOR, [blocks[0]], [blocks[1]])
     else:
-        target = pool.apart(sizes, block.dtype, partitions)
+        target = pool.apart(sizes, dtype, partitions)
         ordered = target.select([0, *(1 + at for at in in_order)])
         with TilePool(builder, "row") as banks:
             bank = banks.psum(2)
@@ -320,9 +337,9 @@ def is_column(block: Block, looped: Sequence[int]) -> bool:
     return elements <= MOST_KEPT and len(looped) > 0
 
 
-def column_of(pool: TilePool, block: Block, partitions: int) -> Block:
-    """A tile for all of ``block``, which stays while tiles of other arrays pass."""
-    tile = pool.apart([block.dims[dim].size for dim in block.varying], block.dtype, partitions)
+def column_of(pool: TilePool, block: Block, partitions: int, dtype: str) -> Block:
+    """A tile of ``dtype`` for all of ``block``, which stays while tiles of other arrays pass."""
+    tile = pool.apart([block.dims[dim].size for dim in block.varying], dtype, partitions)
     return _repeated(tile, block, block.varying)
 
 
@@ -332,12 +349,14 @@ def column_bytes(timing: Timing, block: Block) -> int:
     return elements_of(block) * itemsize("f32") if extent is None else extent.nbytes
 
 
-def keep_column(context: Context, pool: TilePool, value: hlo.SSAValue, block: Block, partitions: int) -> Block:
-    """An input of few elements a partition, loaded once for all tiles."""
+def keep_column(
+    context: Context, pool: TilePool, value: hlo.SSAValue, block: Block, partitions: int, dtype: str
+) -> Block:
+    """An input of few elements a partition, loaded once for all tiles, as ``dtype``."""
     extent = gathered(context.timing, block)
     if extent is not None:
-        return _load_gathered(context, pool.apart, block, partitions, load_stream(value), extent)
-    tile = column_of(pool, block, partitions)
+        return _load_gathered(context, pool.apart, block, partitions, load_stream(value), extent, dtype=dtype)
+    tile = column_of(pool, block, partitions, dtype)
     varying = [0, *block.varying]
     stream = load_stream(value)
     column_kernel.copy(context.builder, tile.select(varying), block.select(varying), stream)
@@ -375,13 +394,15 @@ def _part(block: Block, start: Sequence[int], size: Sequence[int]) -> Block:
 
 
 def telling_zeros(ops: Sequence[hlo.HloOp]) -> frozenset[hlo.SSAValue]:
-    """What ``ops``, in order, may tell -0 from 0 in: operands of all but sums, products and comparisons; and of
-    products by which something else is divided, or of which an angle, a power or the bits are taken.
+    """What ``ops``, in order, may tell -0 from 0 in: operands of all but sums, products, comparisons and casts for
+    these; and of products by which something else is divided, or of which an angle, a power or the bits are taken.
     """
-    told, shown = set[hlo.SSAValue](), set[hlo.SSAValue]()
+    told, shown, inside = set[hlo.SSAValue](), set[hlo.SSAValue](), {*ops}
     for op in reversed(ops):
         compares = isinstance(op, hlo.CompareOp) and op.comparison_type.data == "FLOAT"
-        if op.opcode not in ("add", "subtract", "multiply") and not compares:
+        readers = [use.operation for use in op.result.uses] if isinstance(op, hlo.ConvertOp) else []
+        passes_on = bool(readers) and inside.issuperset(readers) and op.results[0] not in told
+        if op.opcode not in ("add", "subtract", "multiply") and not compares and not passes_on:
             told.update(op.sources)
         if isinstance(op, hlo.DivideOp):
             shown.add(op.rhs)

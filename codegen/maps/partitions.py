@@ -105,7 +105,8 @@ def _activation_of(
     user = next(iter(value.uses)).operation if value.has_one_use() else None
     if not isinstance(user, hlo.HloOp) or member.get(user.results[0]) is not kernel or not _is_whole(user, kernel):
         return None
-    if user in fusion.functions or (user in fusion and fusion.casts.get(fusion.users[user]) is not user):
+    computes = fusion.within.get(user)
+    if user in fusion.functions or (computes is not None and fusion.casts.get(computes) is not user):
         return None
     limits = [limit for operand in user.sources if (limit := splat(operand)) is not None]
     rectifies = user.opcode == "maximum" and any(map(is_rectifier, limits))

@@ -46,10 +46,11 @@ class Sections:
             {value: block for value, block in first.items() if value in body.inputs and value not in along},
             body.tiles.partitions,
             body.signed.__contains__,
+            body.fusion.loaded,
         )
         missing = {value: blocks[value] for value in self.staged.kept}
         for value, block in missing.items():
-            whole[value] = self.kept.like(block)
+            whole[value] = self.kept.like(block, body.fusion.loaded.get(value, block.dtype))
         for stage in self.staged.stages:
             iotas = {
                 value: axis for value, axis in body.plan.iotas.items() if any(value in op.sources for op in stage.rows)

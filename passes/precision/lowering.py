@@ -28,6 +28,9 @@ from neuronx_cc.passes.precision.decisions import Contraction, Decision, is_f32,
 PARTS = hlo.SliceOp | hlo.DynamicSliceOp | hlo.GatherOp | hlo.DynamicUpdateSliceOp
 """Ops that take or replace a part of their first operand."""
 
+BY_BYTES = hlo.DynamicUpdateSliceOp | hlo.GatherOp
+"""Ops that take less time where elements have fewer bytes: never left in FP32, as other movement is."""
+
 
 class Lowering:
     """Changes one computation; a value is *low* once its own type has been changed from f32."""
@@ -41,11 +44,15 @@ class Lowering:
         self._low: set[hlo.SSAValue] = set()
         self._exact: set[hlo.SSAValue] = set()
         """f32 values that tf32 holds."""
+        self._moved: set[hlo.SSAValue] = set()
+        """f32 values that are given ones in another order."""
         self._wide: dict[hlo.SSAValue, hlo.SSAValue] = {}
 
     def run(self, computation: hlo.ComputationOp) -> None:
         exact = dict.fromkeys(draws.drawn(computation), draws.REASON)
         exact |= dict.fromkeys(integers.only_for_integers(computation), integers.REASON)
+        entry = computation is self._module.entry
+        left = _moved_out(computation) if entry else frozenset()
         for op in ops_of(computation.block):
             if op.results[0] in self._operands:
                 continue
@@ -56,6 +63,9 @@ class Lowering:
                 decision = Decision("f32", "a single number", True)
             if not computes_in_any_float(op):
                 self._keep(op, decision)
+            elif not decision.ruled and (op in left or (entry and self._moves_given(op))):
+                op.operands = [self._widened(op, operand) for operand in op.operands]
+                self._record(op, "result", "f32", "moved, not computed with")
             elif decision.dtype == "tf32":
                 self._round(op, decision)
             elif decision.dtype == "f32":
@@ -67,7 +77,7 @@ class Lowering:
         last.operands = [self._widened(last, operand) for operand in last.operands]
 
     def _lower(self, op: hlo.HloOp, decision: Decision) -> None:
-        if isinstance(op, PARTS) and self._is_given(op.operands[0]):
+        if isinstance(op, PARTS) and self._is_given(op.operands[0]) and op.operands[0] not in self._moved:
             self._lower_part(op, decision)
             return
         op.operands = [self._lowered(op, operand, decision.dtype) for operand in op.operands]
@@ -76,6 +86,19 @@ class Lowering:
             retype(result, hlo.array_type(decision.dtype, op.shape.dims))
             self._low.add(result)
             self._record(op, "result", decision.dtype, decision.reason)
+
+    def _moves_given(self, op: hlo.HloOp) -> bool:
+        """Whether ``op`` moves FP32 arrays that are given, and nothing else: what computes with them casts them. Where
+        it makes more elements of them, it is to have few bytes for each.
+        """
+        if not isinstance(op, hlo.MovementOp) or isinstance(op, BY_BYTES) or not is_f32(op.results[0]):
+            return False
+        arrays = [each for each in op.operands if is_f32(each) and constant_of(each, self._module) is None]
+        repeats = not isinstance(op, hlo.ViewOp) and sum(hlo.shape_of(each).size for each in arrays) < op.shape.size
+        given = bool(arrays) and not repeats and all(each in self._moved or self._is_given(each) for each in arrays)
+        if given:
+            self._moved.add(op.results[0])
+        return given
 
     def _is_given(self, value: hlo.SSAValue) -> bool:
         """Whether ``value`` is an FP32 array in HBM that all of would have to be cast."""
@@ -169,6 +192,24 @@ class Lowering:
 
     def _record(self, op: hlo.HloOp, place: str, dtype: str, reason: str) -> None:
         self._context.precision.append(record(op.loc, op.opcode, place, "f32", dtype, reason))
+
+
+def _moved_out(computation: hlo.ComputationOp) -> frozenset[hlo.HloOp]:
+    """Movement of what nothing but the results of ``computation`` is made of, which are FP32."""
+    found = set[hlo.Operation](each for each in reversed(list(computation.block.ops)) if isinstance(each, hlo.ReturnOp))
+    for op in reversed(list(ops_of(computation.block))):
+        moves = isinstance(op, hlo.TupleOp | hlo.MovementOp) and not isinstance(op, hlo.DynamicUpdateSliceOp)
+        moves = moves and not (isinstance(op, hlo.TransposeOp) and _is_contracted(op.operand))
+        if moves and op.results[0].first_use is not None and all(use.operation in found for use in op.results[0].uses):
+            found.add(op)
+    return frozenset(op for op in found if isinstance(op, hlo.MovementOp))
+
+
+def _is_contracted(value: hlo.SSAValue) -> bool:
+    """Whether a contraction makes ``value``: its kernel puts narrow numbers in order in less time."""
+    while isinstance(value.owner, hlo.ViewOp):
+        value = value.owner.operands[0]
+    return isinstance(value.owner, Contraction)
 
 
 def computes_in_any_float(op: hlo.HloOp) -> bool:
