@@ -334,12 +334,6 @@ def _parts(problem: Problem, schedule: Schedule, timing: Timing) -> Iterator[Sch
     lines, columns = (min(a.extent(n), a.size) for a, n in list(zip(problem.axes, schedule.rows, strict=True))[-2:])
     most = min(columns, min(timing.sizes.rows, timing.sizes.columns) // min(lines, timing.sizes.rows))
     features = staged_groups(problem, schedule) * problem.inputs * itemsize(problem.x.dtype)
-    long = min(most, columns * features // timing.long_run)
-    for parts in sorted({_even(columns, each) for each in (most, long) if each > 1}):
+    long = divisor(columns, max(1, min(most, columns * features // timing.long_run)))
+    for parts in sorted({each for each in (most, long) if each > 1}):
         yield replace(schedule, row_parts=parts)
-
-
-def _even(size: int, most: int) -> int:
-    """The largest divisor of ``size`` that is at most ``most``, or ``most`` where that is less than half of it."""
-    found = divisor(size, most)
-    return found if 2 * found > most else most

@@ -216,7 +216,7 @@ class Transposing(NamedTuple):
 def _transposing(problem: Problem, schedule: Schedule, extents: list[int], height: int) -> Transposing:
     features = staged_groups(problem, schedule) * problem.inputs
     columns = extents[-1] if len(extents) > 1 else 1
-    lines = extents[-2] if len(extents) > 2 else 1
+    lines = extents[-2] if len(extents) > 1 else 1
     images = prod(extents) // (columns * lines)
     if schedule.comes is Comes.ROWS:
         loads = transposes = 0
@@ -224,8 +224,8 @@ def _transposing(problem: Problem, schedule: Schedule, extents: list[int], heigh
             wide, rounds = size // parts, -(-lines // (height // parts))
             loads += rounds * -(-wide * features * itemsize(problem.dtype) // schedule.row_bytes)
             transposes += rounds * wide
-        parts = min(columns, schedule.row_parts)
-        rows, span = min(-(-lines // -(-lines // (height // parts))) * parts, height), columns // parts
+        _, whole, parts = row_parts(columns, schedule.row_parts)[0]
+        rows, span = min(-(-lines // -(-lines // (height // parts))) * parts, height), whole // parts
         wide = max(1, min(span, schedule.row_bytes // (features * itemsize(problem.dtype))))
         run = wide * features if features == problem.groups * problem.inputs else features
         return Transposing(run, loads * images, rows, transposes * images, 1, span)

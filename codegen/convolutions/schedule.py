@@ -12,6 +12,7 @@ from neuronx_cc.codegen.convolutions.copies import Copies
 from neuronx_cc.codegen.convolutions.finite import checks
 from neuronx_cc.codegen.convolutions.folding import Fold
 from neuronx_cc.codegen.convolutions.problem import Home, Operand, Problem
+from neuronx_cc.codegen.dots.problem import divisor
 from neuronx_cc.codegen.dots.schedule import EPILOGUE_BUFFERS, array_name, between_name
 from neuronx_cc.ir.machine import Sizes
 from neuronx_cc.ir.types import itemsize
@@ -161,9 +162,14 @@ def row_phases(problem: Problem) -> int:
     return problem.axes[-1].phases
 
 
-def row_parts(width: int, parts: int) -> list[tuple[int, int, int]]:
-    """A row of ``width`` positions in equal parts, and what is left of it: (first, positions, parts) of each."""
-    parts = min(parts, width)
+def row_parts(width: int, most: int) -> list[tuple[int, int, int]]:
+    """A row of ``width`` positions in at most ``most`` equal parts, and what is left: (first, positions, parts).
+
+    Parts that leave nothing may be half as many.
+    """
+    parts = divisor(width, most)
+    if 2 * parts <= min(width, most):
+        parts = width // -(-width // most)
     whole = width - width % parts
     return [(0, whole, parts), (whole, width - whole, 1)][: 1 + (whole < width)]
 
