@@ -157,18 +157,19 @@ class Upright(Packed):
     def _of_each(self, name: str, tile: Block, heads: tuple[Atom, ...]) -> Block:
         """``tile`` of heads that differ along one dim around, for those of both dims: a copy, as heads are one dim."""
         outer, inner = (atom.size for atom in heads)
-        column, step, row, chunk = tile.dims
-        sizes = [self.schedule.pack, row.size, chunk.size]
+        sizes = [self.schedule.pack, *(atom.size for atom in tile.dims[2:])]
         out = self._tile(name, tile.dtype, sizes, self._partitions, 2)
-        along = [replace(step, size=atom.size) if atom.stride else Atom(atom.size, 0) for atom in heads]
-        into = out.dims[1].stride
-        self._emit(
-            "tensor_copy",
-            Stream.VECTOR,
-            [out.of((out.dims[0], Atom(outer, into * inner), Atom(inner, into), *out.dims[2:]))],
-            [tile.of((column, *along, row, chunk))],
-            [],
-        )
+        for zone in self._all_zones():  # of the others nothing is there
+            into, (column, step, *rest) = zone.of(out, 3), zone.of(tile, 3).dims
+            apart = Atom(outer, into.dims[1].stride * inner), Atom(inner, into.dims[1].stride)
+            along = [replace(step, size=atom.size) if atom.stride else Atom(atom.size, 0) for atom in heads]
+            self._emit(
+                "tensor_copy",
+                Stream.VECTOR,
+                [into.of((column, *apart, *into.dims[2:]))],
+                [zone.of(tile, 3).of((column, *along, *rest))],
+                [],
+            )
         return out
 
     # ---- scores and weights ----------------------------------------------------------------------------------

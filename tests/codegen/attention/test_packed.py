@@ -53,6 +53,7 @@ MASKS: dict[str, Callable[..., Any]] = {
     "position": lambda s, m, p: jnp.where(jnp.arange(s.shape[-1]) <= p, s, -jnp.inf),
     "of all": lambda s, m, p: jnp.where(m[0, 0, 0], s, -1e9),
     "of heads": lambda s, m, p: jnp.where(m[:, :, :1, :1], s, -1e9),
+    "of heads alone": lambda s, m, p: jnp.where(m[:1, :, :1, :1], s, -1e9),
     "of batches": lambda s, m, p: jnp.where(m[:, :1, :1, :1], s, -1e9),
     "of queries": lambda s, m, p: s + m[0, :1, :, :1] * 0.5,
     "of rows": lambda s, m, p: jnp.where(m[0, 0, 0, :, :][None, None, None], s, -1e9),
@@ -62,15 +63,17 @@ MASKS: dict[str, Callable[..., Any]] = {
 }
 
 
-def case(seed: int) -> tuple[Callable[..., Any], list[Any]]:
-    """A function and its inputs."""
+def case(seed: int, given: str = "", columns: int = 0) -> tuple[Callable[..., Any], list[Any]]:
+    """A function and its inputs; with ``given`` mask and ``columns`` of several heads, or such as are drawn."""
     draw = np.random.default_rng(seed)
     batch, heads, groups, rows = draw.choice([1, 2, 3]), draw.integers(1, 9), draw.integers(1, 4), draw.integers(1, 5)
-    columns, depth, width = draw.choice([1, 31, 127, 128, 129, 200, 600]), draw.choice([8, 33, 64, 130]), 24
+    many, depth, width = draw.choice([1, 31, 127, 128, 129, 200, 600]), draw.choice([8, 33, 64, 130]), 24
     mask = draw.choice(list(MASKS))
-    shapes = (batch, heads, groups, rows, depth), (batch, heads, columns, depth), (batch, heads, columns, width)
+    if given:
+        mask, batch, heads, groups, many, depth = given, 3, 4, 2, columns, 8
+    shapes = (batch, heads, groups, rows, depth), (batch, heads, many, depth), (batch, heads, many, width)
     q, k, v = (draw.standard_normal(shape).astype(np.float32) for shape in shapes)
-    kept = draw.random((batch, heads, groups, rows, columns)) < 0.7
+    kept = draw.random((batch, heads, groups, rows, many)) < 0.7
     kept[..., 0] = True
     turns = {1: (-2, -1), 2: (1, 2)}
     of_keys, of_values = (turns.get(draw.integers(4), (0, 0)) for _ in range(2))
@@ -80,7 +83,7 @@ def case(seed: int) -> tuple[Callable[..., Any], list[Any]]:
         k, v = jnp.swapaxes(stored[0], *of_keys), jnp.swapaxes(stored[1], *of_values)
         return weighted(MASKS[mask](scores_of(q, k), m, p), v)
 
-    return function, [q, k, v, kept, np.int32(columns // 2)]
+    return function, [q, k, v, kept, np.int32(many // 2)]
 
 
 @pytest.mark.parametrize("seed", range(24))
@@ -91,6 +94,15 @@ def test_values(seed: int) -> None:
     assert_close(found, np.asarray(jax.jit(function)(*inputs)), 3e-5)
     if not any("dot" in name for name in compiled.program.kernels):
         assert all("to a block" in line for line in compiled.program.schedules.values())
+
+
+@pytest.mark.parametrize("columns", [96, 128, 130, 384, 520])
+@pytest.mark.parametrize("mask", MASKS)
+def test_masks_of_heads_and_columns(mask: str, columns: int) -> None:
+    """Masks that heads, batches or rows share, beside columns that fill the last chunk and such as do not."""
+    function, inputs = case(columns, mask, columns)
+    (found,) = compile_text(text_of(function, *inputs)).run(inputs)
+    assert_close(found, np.asarray(jax.jit(function)(*inputs)), 3e-5)
 
 
 def test_most_are_one_kernel() -> None:
