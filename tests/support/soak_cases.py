@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import plain_jax
+from dilated_inputs import holes_left_out
 from drawn_schedules import drawn_schedules
 from generated import TRN1, assert_close, compile_text, text_of
 from jax import lax
@@ -314,6 +315,10 @@ def check(case: Case) -> None:
     if "linalg" not in case.source:  # calls have no reference
         meant = differences(case, found, evaluate(parse_text(text), case.inputs), step)
         wrong = {at: error for at, error in wrong.items() if at in meant}
+        if wrong and "conv" in case.source:
+            with holes_left_out():
+                meant = differences(case, found, evaluate(parse_text(text), case.inputs), step)
+            wrong = {at: error for at, error in wrong.items() if at in meant}
     for at, error in wrong.items():
         if case.exact[at]:
             raise error

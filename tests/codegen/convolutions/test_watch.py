@@ -7,7 +7,8 @@ import jax
 import ml_dtypes
 import numpy as np
 import pytest
-from generated import TRN1, compile_text, text_of
+from dilated_inputs import holes_left_out
+from generated import TRN1, assert_close, compile_text, text_of
 from jax import lax
 
 from neuronx_cc.codegen.context import Transposes
@@ -77,3 +78,31 @@ def test_watching_takes_little_time(way: str) -> None:
         for each in (Transposes.VALUES, Transposes.WATCHED)
     ]
     assert times[1] < 1.1 * times[0]
+
+
+@pytest.mark.parametrize("what", [np.nan, np.inf])
+@pytest.mark.parametrize("strides", [(1, 1), (2, 1), (3, 2)])
+@pytest.mark.parametrize("dilation", [(2, 2), (3, 1), (2, 3)])
+@pytest.mark.parametrize(("inputs", "outputs", "groups"), [(64, 5, 1), (3, 64, 1), (32, 32, 8), (32, 32, 32)])
+def test_kernels_that_are_not_finite_beside_dilated_inputs(
+    inputs: int, outputs: int, groups: int, dilation: tuple[int, int], strides: tuple[int, int], what: float
+) -> None:
+    """Zeros between elements are not multiplied, those around them are, however outputs are dealt out."""
+    generator = np.random.default_rng(0)
+    arrays = [
+        generator.standard_normal((1, inputs, 9, 13)),
+        generator.standard_normal((outputs, inputs // groups, 3, 4)),
+    ]
+    arrays = [array.astype(np.float32) for array in arrays]
+    arrays[1][outputs // 2, 0, 1, 3] = what
+
+    def function(x: Any, w: Any) -> Any:
+        return lax.conv_general_dilated(
+            x, w, strides, [(2, 1), (1, 3)], lhs_dilation=dilation, feature_group_count=groups
+        )
+
+    text = text_of(function, *arrays)
+    (found, *_) = compile_text(text, transposes=Transposes.WATCHED).run(arrays)
+    with holes_left_out(), np.errstate(invalid="ignore"):
+        (wanted,) = evaluate(parse_text(text), arrays)
+    assert_close(found, wanted, 3e-5)
