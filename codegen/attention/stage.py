@@ -83,13 +83,15 @@ class Stager:
         of heads that lie beside each other come in one run.
         """
         contracted, heads, free = source.dims
-        if heads.size == 1 or heads.stride == free.size * free.stride:  # all rows are those of one
+        beside = heads.stride == free.size * free.stride
+        together = out.dims[2].stride == free.size * out.dims[3].stride  # not beside a column of ones
+        if heads.size == 1 or (beside and together):  # all rows are those of one
             free = replace(free, size=heads.size * free.size)
             heads, out = (
                 replace(heads, size=1),
                 out.of((*out.dims[:2], Atom(1, 0), replace(out.dims[3], size=free.size))),
             )
-        elif heads.stride > free.size * free.stride and free.size > self.rows:
+        elif beside or (heads.stride > free.size * free.stride and free.size > self.rows):
             for number in range(heads.size):
                 self._turn(name, out.index(2, Affine(number), 1), source.index(1, Affine(number), 1), stream)
             return

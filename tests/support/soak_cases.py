@@ -51,12 +51,13 @@ CASTS_DRAWN = 3
 NEIGHBOURHOODS = KERNELS | {"uneven": (uneven,)}
 FAMILIES = FAMILIES | NEIGHBOURHOODS
 FAMILY_KINDS = ("jax", *FAMILIES)
-KINDS = (*FAMILY_KINDS, "views", "types", "devices", "plain", "tiny", "schedules", "nonfinite")
-"""``views``: a kernel of each kind in turn, whose operands are read through views, ``types`` in floats of 8 bits and
-integers of 64, ``devices`` on two to four devices that exchange some of them; ``plain``: functions of JAX's library in
-odd spellings, alone or in a transformation; ``tiny``: a program of any other kind, for a machine with a half, a quarter
-or an eighth of the memories on chip, or few banks of PSUM; ``schedules``: one whose schedules are drawn among the
-candidates; ``nonfinite``: one with infinities and NaNs among its inputs, as the JAX backend runs it.
+KINDS = (*FAMILY_KINDS, "views", "residents", "types", "devices", "plain", "tiny", "schedules", "nonfinite")
+"""``views``: a kernel of each kind in turn, whose operands are read through views, ``types`` in floats of 8 bits
+and integers of 64, ``residents`` through those that copy nothing, of what lies on chip, ``devices`` on two to
+four devices that exchange some of them; ``plain``: functions of JAX's library in odd spellings, alone or in a
+transformation; ``tiny``: a program of any other kind, for a machine with a half, a quarter or an eighth of the
+memories on chip, or few banks of PSUM; ``schedules``: one whose schedules are drawn among the candidates;
+``nonfinite``: one with infinities and NaNs among its inputs, as the JAX backend runs it.
 """
 AROUND = ("",) * 6 + ("lax.map(lambda given: each(*given), {})", "jax.vmap(each)(*{})")
 """What readers of views stand in."""

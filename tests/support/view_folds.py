@@ -129,7 +129,7 @@ def pair_fold(g: Drawn) -> None:
 def norm(g: Drawn) -> None:
     """Softmax, log-softmax and norms along any dim."""
     dims = g.shape(rank(g))
-    dtype = g.random.choice(FLOATS)
+    dtype = g.float_type(FLOATS)
     axis = g.random.randrange(len(dims))
     x = operand(g, dtype, dims)
     text = g.random.choice((

@@ -63,13 +63,24 @@ class Drawn(Sketch):
     """How many run the program together."""
     besides: Callable[[Drawn, str, tuple[int, ...], float], Value | None] | None = None
     """What makes some of the operands, if it can."""
+    always: bool = False
+    """Whether that makes whatever it can."""
     also: list[Value] = field(default_factory=list)
     """What is given back besides."""
+    sizes: Sequence[int] = SIZES
+    features: Sequence[int] = (1, 2, 3, 8, 17, 32, 64, 127, 128, 129)
+    """Of images."""
+    narrow: Sequence[str] = ()
+    """The types of readers that have FP32 and BF16 else."""
 
     def type(self, choices: Sequence[str]) -> str:
         """One of these types, or what stands in its place."""
         found = self.random.choice(choices)
         return self.random.choice(RARE.get(found, (found,))) if self.rare else found
+
+    def float_type(self, choices: Sequence[str] = ("f32", "f32", "bf16")) -> str:
+        """One of these types, or of those that stand in their place."""
+        return self.random.choice(self.narrow or choices)
 
     def given(self, dtype: str, dims: tuple[int, ...], most: float) -> Value:
         """A parameter, or a constant."""
@@ -86,7 +97,7 @@ class Drawn(Sketch):
         return value
 
     def size(self, most: float, least: int = 1) -> int:
-        sizes = [size for size in SIZES if least <= size <= most]
+        sizes = [size for size in self.sizes if least <= size <= most]
         return self.random.choice(sizes or [least])
 
     def shape(self, rank: int, most: float | None = None) -> tuple[int, ...]:
@@ -209,7 +220,8 @@ PLAIN = (stepped, stepped, flipped, part, repeated, turned)
 def operand(g: Drawn, dtype: str, dims: tuple[int, ...], most: float = 3, views: int | None = None) -> Value:
     """A value of this type and shape whose whole numbers are no larger than ``most``."""
     dims = tuple(dims)
-    left = g.random.choice((1, 1, 1, 2) if g.plain else (0, 1, 1, 1, 1, 2, 2, 3)) if views is None else views
+    several = (0, 0, 0, 1) if g.always else (1, 1, 1, 2) if g.plain else (0, 1, 1, 1, 1, 2, 2, 3)
+    left = g.random.choice(several) if views is None else views
     if not left or not dims:
         return produced(g, dtype, dims, most)
     kind = 1.0 if g.plain else g.random.random()
@@ -265,7 +277,7 @@ def produced(g: Drawn, dtype: str, dims: tuple[int, ...], most: float) -> Value:
         for value in g.produced:
             if (value.dtype, value.dims) == (dtype, dims) and value.most <= most:
                 return value
-    if g.besides is not None and g.chance(0.4):
+    if g.besides is not None and (g.always or g.chance(0.4)):
         value = g.besides(g, dtype, tuple(dims), most)
         if value is not None:
             g.produced.append(value)

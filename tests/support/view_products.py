@@ -81,7 +81,7 @@ def epilogue(g: Drawn) -> None:
 def chain(g: Drawn) -> None:
     """A contraction of what a map makes of another one."""
     m, k, n = (g.size(g.largest**0.5) for _ in range(3))
-    dtype = g.random.choice(("f32", "f32", "bf16"))
+    dtype = g.float_type()
     x, y = operand(g, dtype, (m, k), 1), operand(g, dtype, (k, n), 1)
     z = g.let(f"jnp.clip({x.name} @ {y.name}, -2, 2)", dtype, (m, n), 2, x.exact and y.exact)
     p = g.size(g.largest**0.5)
@@ -98,7 +98,7 @@ def attention(g: Drawn) -> None:
     t = g.size(min(513, 8 * g.largest / (b * h * d)))
     s = g.random.choice((1, 2, 4, t, t, g.size(max(g.largest // t, 2))))
     s = max(min(s, 16 * g.largest // (b * h * t)), 1)
-    dtype = g.random.choice(("f32", "f32", "bf16"))
+    dtype = g.float_type()
     form, dims = g.random.choice((("bh{}d", (b, h, 0, d)), ("b{}hd", (b, 0, h, d)), ("h{}bd", (h, 0, b, d))))
     q, k, v = (operand(g, dtype, tuple(size or n for size in dims)) for n in (s, t, t))
     left, right = form.format("s"), form.format("t")
@@ -121,7 +121,7 @@ def attention(g: Drawn) -> None:
 
 
 def _convolution(g: Drawn, deep: bool) -> tuple[Value, Value, str, tuple[int, ...]]:
-    features, outputs = (g.random.choice((1, 2, 3, 8, 17, 32, 64, 127, 128, 129)) for _ in range(2))
+    features, outputs = (g.random.choice(g.features) for _ in range(2))
     groups = g.random.choice((1, 1, 1, 2)) if not deep else features
     if deep:
         outputs = features * g.random.choice((1, 1, 1, 2))
@@ -142,7 +142,7 @@ def _convolution(g: Drawn, deep: bool) -> tuple[Value, Value, str, tuple[int, ..
     sizes = {"N": batch, "C": features, "H": height, "W": width}
     kernel = {"O": outputs, "I": features // groups, "H": taps[0], "W": taps[1]}
     forms = g.random.choice(("NCHW", "NCHW", "NHWC")), g.random.choice(("OIHW", "HWIO"))
-    dtype = g.random.choice(("f32", "f32", "bf16"))
+    dtype = g.float_type()
     x = operand(g, dtype, tuple(sizes[letter] for letter in forms[0]), 2)
     k = operand(g, dtype, tuple(kernel[letter] for letter in forms[1]), 2)
     ends = {"N": batch, "C": outputs}

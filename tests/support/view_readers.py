@@ -15,6 +15,7 @@ import view_exchanges as exchanges
 import view_folds as folds
 import view_places as places
 import view_products as products
+import view_residents as residents
 from jax_sketch import Value
 from view_operands import Drawn
 
@@ -61,7 +62,7 @@ EXCHANGING = {"exchange": exchanges.exchange, "state": exchanges.state, "aliases
     name: each for name, each in READERS.items() if name not in ("random bits", "solve")
 }
 """Of what other devices have."""
-TABLES = {"views": READERS, "types": RARELY, "devices": EXCHANGING}
+TABLES = {"views": READERS, "residents": READERS, "types": RARELY, "devices": EXCHANGING}
 REAL = ("norm", "recurrence", "attention", "solve")
 """Those that compute with real numbers."""
 
@@ -77,6 +78,9 @@ def drawn(seed: int, chooser: random.Random, table: str = "views", devices: int 
     real = kind in REAL
     g = Drawn(chooser, not real, chooser.choice(LARGEST), real=real, rare=table == "types", devices=devices)
     g.besides = exchanges.received if devices > 1 else None
+    if table == "residents":
+        g.besides, g.always, g.narrow = residents.resident, True, ("f32", "bf16", "f16")
+        g.sizes = g.features = residents.SIZES
     results = []
     g.plain = chooser.random() < 0.5
     for _ in range(chooser.choice((1, 2, 3)) if g.largest < 50_000 else 1):
