@@ -1,17 +1,25 @@
 """FP32 values that are made of random bits alone: uniform and normal numbers, and what they are compared with.
 
 Rounded to fewer bits on the way, draws below one become one, and the infinity that a normal or Gumbel draw is made of
-that: such values are drawn in FP32, and rounded where something else is computed with them.
+that: such values are drawn in FP32, and rounded where something else is computed with them. So are their extremes, and
+parts of them, or what is equal to the greatest of them would be none.
 """
 
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo.editing import ops_of
 from neuronx_cc.ir.types import INTEGERS
+from neuronx_cc.passes.analysis.values import combiner_kind
+from neuronx_cc.passes.precision.decisions import is_f32
 
 REASON = "drawn from random bits"
 
 
-def drawn(computation: hlo.ComputationOp) -> set[hlo.HloOp]:
+EXTREMES = ("maximum", "minimum")
+MOVED = hlo.MovementOp | hlo.SelectOp
+"""Ops whose operands of other types say which elements there are."""
+
+
+def drawn(computation: hlo.ComputationOp, module: hlo.HloModule) -> set[hlo.HloOp]:
     """Ops on what is made of integers' bits and of constants, comparisons of that with anything, and what constants are
     repeated by for these.
     """
@@ -25,11 +33,14 @@ def drawn(computation: hlo.ComputationOp) -> set[hlo.HloOp]:
             others = [operand for operand in op.operands if operand not in values]
             if len(others) == len(op.operands):
                 constants.update(op.results if constants.issuperset(others) else ())
-            elif constants.issuperset(others):
+            elif constants.issuperset(each for each in others if is_f32(each) or not isinstance(op, MOVED)):
                 values.add(op.results[0])
                 found.add(op)
             elif isinstance(op, hlo.CompareOp):
                 found.add(op)
+        elif _is_extreme(op, module) and op.operands[0] in values and op.operands[1] in constants:
+            values.add(op.results[0])
+            found.add(op)
     waiting = [operand for op in found for operand in op.operands]
     while waiting:
         value = waiting.pop()
@@ -38,3 +49,8 @@ def drawn(computation: hlo.ComputationOp) -> set[hlo.HloOp]:
             found.add(maker)
             waiting += maker.operands
     return found
+
+
+def _is_extreme(op: hlo.HloOp, module: hlo.HloModule) -> bool:
+    """Whether ``op`` folds one array to the greatest or least of its elements."""
+    return isinstance(op, hlo.ReduceOp) and len(op.operands) == 2 and combiner_kind(op, module) in EXTREMES

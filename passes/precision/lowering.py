@@ -49,7 +49,7 @@ class Lowering:
         self._wide: dict[hlo.SSAValue, hlo.SSAValue] = {}
 
     def run(self, computation: hlo.ComputationOp) -> None:
-        exact = dict.fromkeys(draws.drawn(computation), draws.REASON)
+        exact = dict.fromkeys(draws.drawn(computation, self._module), draws.REASON)
         exact |= dict.fromkeys(integers.only_for_integers(computation), integers.REASON)
         entry = computation is self._module.entry
         left = _moved_out(computation) if entry else frozenset()
@@ -57,7 +57,7 @@ class Lowering:
             if op.results[0] in self._operands:
                 continue
             decision = of_result(op, self._context.options)
-            if op in exact:
+            if op in exact and not self._meets_rounded(op, exact[op]):
                 decision = Decision("f32", exact[op], True)
             elif not decision.ruled and isinstance(op, hlo.ElementwiseOp) and not op.shape.rank:
                 decision = Decision("f32", "a single number", True)
@@ -75,6 +75,15 @@ class Lowering:
         last = computation.block.last_op
         assert last is not None
         last.operands = [self._widened(last, operand) for operand in last.operands]
+
+    def _meets_rounded(self, op: hlo.HloOp, reason: str) -> bool:
+        """Whether ``op`` compares what is folded of numbers, and rounded since, with such as are not: no element would
+        be the greatest of its row. What is drawn may be less than something else without that.
+        """
+        if not isinstance(op, hlo.CompareOp) or (reason == draws.REASON and op.direction.data not in ("EQ", "NE")):
+            return False
+        rounded = [operand in self._low or operand in self._exact for operand in op.operands]
+        return any(rounded) and not all(rounded) and _is_folded(op.operands[rounded.index(True)])
 
     def _lower(self, op: hlo.HloOp, decision: Decision) -> None:
         if isinstance(op, PARTS) and self._is_given(op.operands[0]) and op.operands[0] not in self._moved:
@@ -216,3 +225,10 @@ def computes_in_any_float(op: hlo.HloOp) -> bool:
     if isinstance(op, hlo.FormatOp) or not isinstance(op.results[0].type, hlo.ArrayType):
         return False
     return isinstance(op, hlo.MovementOp | hlo.ElementwiseOp)
+
+
+def _is_folded(value: hlo.SSAValue) -> bool:
+    """Whether ``value`` repeats or moves what a reduction makes, in any type."""
+    while isinstance(op := value.owner, hlo.MovementOp | hlo.ConvertOp | hlo.ReducePrecisionOp):
+        value = op.operands[0]
+    return isinstance(op, hlo.ReduceOp)

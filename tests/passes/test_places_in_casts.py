@@ -1,0 +1,89 @@
+"""Places of extremes where all FP32 is cast: they are whole numbers, and some element is equal to the greatest."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from generated import compile_text, text_of
+
+Array = Any
+GIVEN: dict[str, Callable[[Array, int], Any]] = {
+    "largest": lambda x, axis: jnp.argmax(x, axis),
+    "least": lambda x, axis: jnp.argmin(-x, axis),
+    "of a function": lambda x, axis: jnp.argmax(jnp.tanh(x), axis),
+    "of shares": lambda x, axis: jnp.argmax(jax.nn.softmax(x, axis), axis),
+    "beside shares": lambda x, axis: (jnp.argmax(x, axis), jax.nn.softmax(x, axis).sum()),
+    "of all": lambda x, axis: jnp.argmax(x),
+    "beside the value": lambda x, axis: (jnp.argmax(x, axis), x.max(axis)),
+    "sorted": lambda x, axis: (jnp.argsort(-x, axis).take(0, axis), lax_top(x, axis)),
+    "equal": lambda x, axis: (
+        (x == x.max(axis, keepdims=True)).sum(axis),
+        jnp.exp(x - x.max(axis, keepdims=True)).sum(),
+    ),
+    "numbers of rows": lambda x, axis: jnp.where(x > 4, numbers(x, axis), 0).sum(axis).astype(jnp.int32),
+}
+DRAWN: dict[str, Callable[[Array, tuple[int, ...], int], Any]] = {
+    "largest": lambda key, dims, axis: jnp.argmax(jax.random.gumbel(key, dims), axis),
+    "least": lambda key, dims, axis: jnp.argmin(jax.random.normal(key, dims), axis),
+    "hidden": lambda key, dims, axis: masked(jax.random.normal(key, dims), axis),
+    "beside shares": lambda key, dims, axis: shared(jax.random.gumbel(key, dims), axis),
+    "categories": lambda key, dims, axis: jax.random.categorical(key, numbers(jnp.zeros(dims), 1) * 0.01, axis),
+    "equal": lambda key, dims, axis: equal(jax.random.uniform(key, dims), axis),
+}
+DIMS = [(3, 257), (2, 5000), (700, 5), (8, 70000)]
+
+
+def lax_top(x: Array, axis: int) -> Array:
+    return jax.lax.top_k(jnp.moveaxis(x, axis, -1), 1)[1]
+
+
+def numbers(x: Array, axis: int) -> Array:
+    return jax.lax.broadcasted_iota(jnp.float32, x.shape, axis)
+
+
+def masked(x: Array, axis: int) -> Array:
+    return jnp.argmax(jnp.where(x > 0, x, -jnp.inf), axis)
+
+
+def shared(x: Array, axis: int) -> Array:
+    return jnp.argmax(x, axis), jax.nn.softmax(x, axis).sum()
+
+
+def equal(x: Array, axis: int) -> Array:
+    return (x == x.max(axis, keepdims=True)).sum(axis)
+
+
+def check(function: Callable[..., Any], given: Any, cast_type: str) -> None:
+    """All whole numbers."""
+    (found, *_), wanted = (
+        compile_text(text_of(function, given), auto_cast="all", auto_cast_type=cast_type).run([given]),
+        jax.tree.leaves(jax.jit(function)(given))[0],
+    )
+    np.testing.assert_array_equal(found, np.asarray(wanted))
+
+
+@pytest.mark.parametrize("cast_type", ["bf16", "fp16", "tf32"])
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("dims", DIMS, ids=str)
+@pytest.mark.parametrize("form", GIVEN)
+def test_of_what_is_given(form: str, dims: tuple[int, ...], axis: int, cast_type: str) -> None:
+    """One element of each row is greatest by far."""
+    random = np.random.default_rng(0)
+    x = (0.1 * random.standard_normal(dims)).astype(np.float32)
+    rows = random.integers(0, dims[axis], [size for at, size in enumerate(dims) if at != axis])
+    np.put_along_axis(x, np.expand_dims(rows, axis), 9.0, axis)
+    if form == "of all":
+        x.flat[x.size - 3] = 12.0
+    check(lambda x: GIVEN[form](x, axis), x, cast_type)
+
+
+@pytest.mark.parametrize("cast_type", ["bf16", "fp16", "tf32"])
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("dims", DIMS, ids=str)
+@pytest.mark.parametrize("form", DRAWN)
+def test_of_what_is_drawn(form: str, dims: tuple[int, ...], axis: int, cast_type: str) -> None:
+    """Numbers that are drawn are not rounded on the way to their places."""
+    check(lambda seed: DRAWN[form](jax.random.key(seed), dims, axis), np.uint32(5), cast_type)
