@@ -26,7 +26,8 @@ def only_for_integers(computation: hlo.ComputationOp) -> set[hlo.HloOp]:
         users = [use.operation for use in op.results[0].uses]
         ends = has_dtype(op.results[0].type, INTEGERS) and not isinstance(op, hlo.ReduceOp)
         ends |= isinstance(op, hlo.CompareOp) and counts.issuperset(op.operands)
-        if ends or (users and all(user in found for user in users)):
+        given = isinstance(op, hlo.ConvertOp) and has_dtype(op.operand.type, INTEGERS)  # others may round it
+        if ends or (users and (any if given else all)(user in found for user in users)):
             found.add(op)
     return found
 

@@ -87,3 +87,16 @@ def test_of_what_is_given(form: str, dims: tuple[int, ...], axis: int, cast_type
 def test_of_what_is_drawn(form: str, dims: tuple[int, ...], axis: int, cast_type: str) -> None:
     """Numbers that are drawn are not rounded on the way to their places."""
     check(lambda seed: DRAWN[form](jax.random.key(seed), dims, axis), np.uint32(5), cast_type)
+
+
+@pytest.mark.parametrize("cast_type", ["bf16", "fp16", "tf32"])
+def test_integers_by_way_of_floats(cast_type: str) -> None:
+    """Several integers are made of what others that are not have, too."""
+    given = np.random.default_rng(0).integers(0, 5000, (40, 60)).astype(np.int32)
+
+    def function(a: Any) -> Any:
+        wide = a.astype(jnp.float32)
+        whole = jnp.stack([wide.mean(1), jnp.median(wide, 1), wide[:, 0] / 7, jnp.sqrt(wide[:, 1])])
+        return whole.astype(jnp.int32), jnp.tanh(wide * 1e-3)
+
+    check(function, given, cast_type)
