@@ -107,14 +107,15 @@ class Case:
         """Inputs of each device: the same numbers, at other places."""
         return [[np.roll(array, 7 * device) for array in self.inputs] for device in range(self.devices)]
 
-    def function(self, wide: bool = False, exchanging: type[Lax] = Lax) -> Any:
-        """The function; ``wide``: floats are FP64; ``exchanging``: what collectives are."""
+    def function(self, wide: bool = False, exchanging: type[Lax] = Lax, moved: Any = None) -> Any:
+        """The function; ``wide``: floats are FP64; ``exchanging``: what collectives are; ``moved``: of constants."""
         types = {
             name: np.dtype(np.float64) if wide and name in EXACT_FLOATS else dtype for name, dtype in TYPES.items()
         }
         names = {"jax": jax, "jnp": jnp, "lax": lax, "np": np, "T": types, "D": exchanging(self.devices)}
+        moved = moved or (lambda array: array)
         names["K"] = lambda dtype, dims, seed, exact: jnp.asarray(
-            numbers(dtype, dims, seed, exact).astype(types[dtype])
+            moved(numbers(dtype, dims, seed, exact).astype(types[dtype]))
         )
         names["XOR"] = (lambda x, _: x) if wide else exclusive_or
         exec(self.source, names)
@@ -390,12 +391,16 @@ def wide(array: Array) -> Array:
 
 
 def wide_results(case: Case, step: float = 0.0, seed: int = 0) -> list[Array]:
-    """The results with FP64 in place of all floats, whose inputs are off by up to ``step`` of each element."""
+    """The results with FP64 in place of all floats, whose inputs and constants are off by up to ``step`` of each
+    element.
+    """
     random = np.random.default_rng(seed)
-    inputs = [
-        wide(array) * (1 + step * random.uniform(-1, 1, array.shape)) if array.dtype.kind not in "biu" else array
-        for array in case.inputs
-    ]
+
+    def moved(array: Array) -> Array:
+        return wide(array) * (1 + step * random.uniform(-1, 1, array.shape)) if array.dtype.kind not in "biu" else array
+
+    inputs = [moved(array) for array in case.inputs]
     with jax.enable_x64(True):
-        results = jax.tree.leaves(jax.jit(case.function(wide=True))(*[jnp.asarray(array) for array in inputs]))
+        function = case.function(wide=True, moved=moved)
+        results = jax.tree.leaves(jax.jit(function)(*[jnp.asarray(array) for array in inputs]))
         return [wide(result) for result in results]
