@@ -1,17 +1,18 @@
-"""FP32 values that are made of random bits alone: uniform and normal numbers, and what they are compared with.
+"""FP32 values that are made of integers and constants alone: random numbers, what is counted, and angles of positions.
 
 Rounded to fewer bits on the way, draws below one become one, and the infinity that a normal or Gumbel draw is made of
-that: such values are drawn in FP32, and rounded where something else is computed with them. So are their extremes, and
-parts of them, or what is equal to the greatest of them would be none.
+that; positions beyond 256 become others, and with them the sines of embeddings. Such values are computed in FP32, and
+rounded where something else is computed with them. So are their extremes, and parts of them, or what is equal to the
+greatest of them would be none.
 """
 
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo.editing import ops_of
-from neuronx_cc.ir.types import INTEGERS
+from neuronx_cc.ir.types import INTEGERS, itemsize
 from neuronx_cc.passes.analysis.values import combiner_kind
 from neuronx_cc.passes.precision.decisions import is_f32
 
-REASON = "drawn from random bits"
+REASON = "made of integers and constants alone"
 
 
 EXTREMES = ("maximum", "minimum")
@@ -20,13 +21,18 @@ MOVED = hlo.MovementOp | hlo.SelectOp
 
 
 def drawn(computation: hlo.ComputationOp, module: hlo.HloModule) -> set[hlo.HloOp]:
-    """Ops on what is made of integers' bits and of constants, comparisons of that with anything, and what constants are
-    repeated by for these.
+    """Ops on what is made of integers, or of their bits, and of constants; comparisons of that with anything; and what
+    constants are repeated by for these.
     """
     found, values, constants = set[hlo.HloOp](), set[hlo.SSAValue](), set[hlo.SSAValue]()
     for op in ops_of(computation.block):
         if isinstance(op, hlo.BitcastConvertOp) and hlo.shape_of(op.operand).dtype in INTEGERS:
             values.add(op.result)
+        elif isinstance(op, hlo.IotaOp) and is_f32(op.results[0]):
+            values.add(op.results[0])
+        elif _is_whole(op):
+            values.add(op.results[0])
+            found.add(op)
         elif isinstance(op, hlo.ConstantOp | hlo.IotaOp):
             constants.add(op.results[0])
         elif isinstance(op, hlo.ElementwiseOp | hlo.MovementOp):
@@ -41,6 +47,7 @@ def drawn(computation: hlo.ComputationOp, module: hlo.HloModule) -> set[hlo.HloO
         elif _is_extreme(op, module) and op.operands[0] in values and op.operands[1] in constants:
             values.add(op.results[0])
             found.add(op)
+    found -= {op for op in found if _is_whole(op) and not any(use.operation in found for use in op.results[0].uses)}
     waiting = [operand for op in found for operand in op.operands]
     while waiting:
         value = waiting.pop()
@@ -54,3 +61,11 @@ def drawn(computation: hlo.ComputationOp, module: hlo.HloModule) -> set[hlo.HloO
 def _is_extreme(op: hlo.HloOp, module: hlo.HloModule) -> bool:
     """Whether ``op`` folds one array to the greatest or least of its elements."""
     return isinstance(op, hlo.ReduceOp) and len(op.operands) == 2 and combiner_kind(op, module) in EXTREMES
+
+
+def _is_whole(op: hlo.HloOp) -> bool:
+    """Whether ``op`` makes FP32 numbers of integers that fewer bits may not hold."""
+    if not isinstance(op, hlo.ConvertOp) or not is_f32(op.results[0]):
+        return False
+    dtype = hlo.shape_of(op.operand).dtype
+    return dtype in INTEGERS and itemsize(dtype) > 1

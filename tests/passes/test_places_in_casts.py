@@ -100,3 +100,34 @@ def test_integers_by_way_of_floats(cast_type: str) -> None:
         return whole.astype(jnp.int32), jnp.tanh(wide * 1e-3)
 
     check(function, given, cast_type)
+
+
+TABLES: dict[str, Callable[..., Any]] = {
+    "rotary": lambda x, p: rotated(x, angles(jnp.arange(len(x), dtype=jnp.float32))),
+    "rotary of given positions": lambda x, p: rotated(x, angles(p.astype(jnp.float32))),
+    "rotary by a table": lambda x, p: rotated(x, angles(jnp.arange(5000.0))[p]),
+    "sines": lambda x, p: x + jnp.concatenate([jnp.sin(angles(p * 1.0)), jnp.cos(angles(p * 1.0))], -1),
+    "steps": lambda x, p: x * jnp.exp(-1e-3 * jnp.arange(len(x)))[:, None],
+    "linear": lambda x, p: x + jnp.floor(jnp.linspace(0, 99, len(x)))[:, None] / 99,
+}
+
+
+def angles(positions: Array) -> Array:
+    return positions[:, None] * 10000.0 ** (-jnp.arange(16) / 16)
+
+
+def rotated(x: Array, by: Array) -> Array:
+    sines, cosines, left, right = jnp.sin(by), jnp.cos(by), x[:, :16], x[:, 16:]
+    return jnp.concatenate([left * cosines - right * sines, left * sines + right * cosines], -1)
+
+
+@pytest.mark.parametrize(("cast_type", "step"), [("bf16", 2**-8), ("fp16", 2**-11)])
+@pytest.mark.parametrize("rows", [64, 1000, 4096])
+@pytest.mark.parametrize("form", TABLES)
+def test_what_positions_give(form: str, rows: int, cast_type: str, step: float) -> None:
+    """Angles of positions that are rounded ahead of their sines would be others."""
+    x = np.random.default_rng(0).standard_normal((rows, 32)).astype(np.float32)
+    given = [x, np.arange(rows, dtype=np.int32)]
+    (found,) = compile_text(text_of(TABLES[form], *given), auto_cast="all", auto_cast_type=cast_type).run(given)
+    wanted = np.asarray(jax.jit(TABLES[form])(*given))
+    np.testing.assert_allclose(found, wanted, atol=4 * step * float(np.abs(wanted).max()))
