@@ -89,7 +89,7 @@ class Mover:
         shape = op.shape
         keep: Order = tuple(range(shape.rank))
         numbers = [dims.out_feature, dims.out_batch, *dims.out_spatial]
-        new = tuple(numbers) if _is_wide(op) and shape.rank > 2 and not _leaves(op, self.given) else keep
+        new = tuple(numbers) if _is_wide(op) and shape.rank > 2 and not self._leaves(op) else keep
         if left is None and right is None and new == keep:
             return
         # dim i of the new result is dim new[i] of the old one
@@ -146,6 +146,25 @@ class Mover:
         assert made is not None
         self.made.add(made)
         replace(op, restored)
+
+    def _leaves(self, op: hlo.HloOp) -> bool:
+        """Whether nothing but the computation's result uses ``op``: then it is best made in the order asked for; so it
+        is where elementwise ops come before a result whose order is given, unless they read what lies in the new one.
+        """
+        seen: set[hlo.Operation] = {op}
+        after = [op]
+        while after:
+            made = after.pop()
+            for user in users(made.results[0]):
+                if isinstance(user, hlo.ReturnOp | hlo.TupleOp) or user in seen:
+                    continue
+                if not self.given or not isinstance(user, hlo.ElementwiseOp) or user.shape.dims != op.shape.dims:
+                    return False
+                if any(self._source(operand) is not None for operand in user.operands):
+                    return False
+                seen.add(user)
+                after.append(user)
+        return True
 
     # what transposes move past
 
@@ -285,24 +304,6 @@ def _is_contracted(value: Value) -> bool:
         isinstance(user, hlo.DotOp) or (isinstance(user, reads) and _is_contracted(user.results[0]))
         for user in users(value)
     )
-
-
-def _leaves(op: hlo.HloOp, given: bool) -> bool:
-    """Whether nothing but the computation's result uses ``op``: then it is best made in the order asked for; so it is
-    where elementwise ops come before a result whose order is ``given``.
-    """
-    seen: set[hlo.Operation] = {op}
-    after = [op]
-    while after:
-        made = after.pop()
-        for user in users(made.results[0]):
-            if isinstance(user, hlo.ReturnOp | hlo.TupleOp) or user in seen:
-                continue
-            if not given or not isinstance(user, hlo.ElementwiseOp) or user.shape.dims != op.shape.dims:
-                return False
-            seen.add(user)
-            after.append(user)
-    return True
 
 
 def _sorted_channels(op: hlo.ConvolutionOp) -> tuple[Value, Order] | None:
