@@ -36,6 +36,7 @@ from neuronx_cc.ir.reference.devices import Device, on_device
 from neuronx_cc.runtime.devices import observe_devices, replicate
 from neuronx_cc.runtime.fabric import Fabric
 from neuronx_cc.runtime.memory import Memory
+from neuronx_cc.runtime.native import library
 
 Rows = list[list[Array]]
 """Of each device."""
@@ -111,7 +112,11 @@ def check_neff(neff: Neff, source: tuple[str, bytes], inputs: Rows, outputs: Row
 
             return observe_devices(executables, inputs, groups, looks)
 
-        return Rerun(module, [[each.value for each in group] for group in kernels], run)
+        def before(inputs: Sequence[Sequence[Array]]) -> Rows:
+            with library.preferring("numpy"):
+                return observe_devices(replicate(runtime.load(neff)), inputs, [], lambda number, fabric, first: {})
+
+        return Rerun(module, [[each.value for each in group] for group in kernels], run, before)
 
     return check(module, inputs, outputs, rerun, Progress())
 

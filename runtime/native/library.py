@@ -8,6 +8,8 @@ is computed but in the last bits of sums and transcendental functions.
 import ctypes
 import os
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
@@ -112,6 +114,17 @@ _preferred: list[str | None] = [None]
 def prefer(simulator: str | None) -> None:
     """Choose for this process, before the environment does; None leaves it to that."""
     _preferred[0] = simulator
+
+
+@contextmanager
+def preferring(simulator: str) -> Iterator[None]:
+    """``prefer``, for what is done inside."""
+    before = _preferred[0]
+    prefer(simulator)
+    try:
+        yield
+    finally:
+        prefer(before)
 
 
 def wanted() -> str:

@@ -73,7 +73,8 @@ class Simulator:
 
     def again(self):
         ops = [op for op in self.module.entry.block.ops if isinstance(op, hlo.HloOp) and self._is_kernel(op)]
-        return Rerun(self.module, [[op.results[0]] for op in ops], lambda watchers: [self.outputs(*watchers)])
+        kernels = [[op.results[0]] for op in ops]
+        return Rerun(self.module, kernels, lambda watchers: [self.outputs(*watchers)], lambda inputs: [self.outputs()])
 
     def check(self, outputs=None):
         return check(self.module, [self.inputs], [self.outputs() if outputs is None else outputs], self.again)
