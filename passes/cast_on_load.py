@@ -9,7 +9,7 @@ loops take them: what is given is widened once.
 
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import HloModule
-from neuronx_cc.ir.hlo.editing import defining_op, erase, insert_before, ops_of, replace, users
+from neuronx_cc.ir.hlo.editing import defining_op, erase, insert_before, ops_of, replace, users, viewed
 from neuronx_cc.ir.types import NARROW
 from neuronx_cc.passes.analysis.conversions import is_lossless
 from neuronx_cc.passes.analysis.stored import is_stored, only_contractions_read
@@ -89,6 +89,4 @@ def _repeat_narrow(repeat: hlo.BroadcastOp) -> None:
 
 
 def _is_window(value: hlo.SSAValue) -> bool:
-    while isinstance(made := defining_op(value), hlo.ViewOp):
-        value = made.operands[0]
-    return isinstance(made, hlo.DynamicSliceOp)
+    return isinstance(viewed(value).owner, hlo.DynamicSliceOp)

@@ -12,7 +12,7 @@ Input and output: any inlined module. One backward sweep for what moves up, one 
 
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import HloModule
-from neuronx_cc.ir.hlo.editing import defining_op, erase, insert_before, ops_of, replace
+from neuronx_cc.ir.hlo.editing import defining_op, erase, insert_before, ops_of, replace, viewed
 from neuronx_cc.ir.types import itemsize
 from neuronx_cc.passes.analysis.conversions import is_lossless, skips_middle
 from neuronx_cc.passes.analysis.stored import is_stored
@@ -141,14 +141,8 @@ def _read_cast(reader: hlo.Operation, cast: hlo.SSAValue) -> None:
 
 def _is_movable(move: hlo.HloOp) -> bool:
     if isinstance(move, hlo.SliceOp):
-        return isinstance(_origin(move), hlo.ConstantOp)
+        return isinstance(viewed(move.results[0]).owner, hlo.ConstantOp)
     return isinstance(move, hlo.ViewOp)
-
-
-def _origin(op: hlo.Operation | None) -> hlo.Operation | None:
-    while isinstance(op, hlo.ViewOp):
-        op = defining_op(op.operands[0])
-    return op
 
 
 def _serves_only(move: hlo.HloOp) -> bool:

@@ -10,11 +10,9 @@ from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.hlo.editing import defining_op, insert_before, ops_of, replace, retype, users
 from neuronx_cc.ir.types import NARROW
-from neuronx_cc.passes.analysis.values import combiner_kind
+from neuronx_cc.passes.analysis.values import is_extreme
 from neuronx_cc.passes.expansions.combiners import combiner_in
 from neuronx_cc.passes.manager import PassContext, only_for
-
-EXTREMES = ("maximum", "minimum")
 
 
 @only_for(hlo.ConvertOp)
@@ -24,7 +22,7 @@ def run(module: HloModule, context: PassContext) -> None:
         for op in list(ops_of(computation.block)):
             if isinstance(op, hlo.DotOp | hlo.ConvolutionOp) and op.shape.dtype == "f32":
                 _narrow(op)
-            elif isinstance(op, hlo.ReduceOp) and len(op.operands) == 2 and combiner_kind(op, module) in EXTREMES:
+            elif is_extreme(op, module):
                 _find_before(op, module)
 
 

@@ -8,7 +8,7 @@ off. Values have fewer roundings, as XLA allows itself between ops of a fusion (
 
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import HloModule
-from neuronx_cc.ir.hlo.editing import copy_op, insert_before, ops_of, replace, users
+from neuronx_cc.ir.hlo.editing import copy_op, insert_before, ops_of, replace, users, viewed
 from neuronx_cc.ir.types import NARROW
 from neuronx_cc.passes.accumulate_f32 import record
 from neuronx_cc.passes.manager import PassContext, only_for
@@ -39,7 +39,7 @@ def _widen(op: hlo.ElementwiseOp, wide: Wide, context: PassContext) -> None:
     """Compute ``op`` in FP32 where it reads values of rows alone, and round what it makes."""
     if isinstance(op, hlo.ConvertOp):
         return
-    sources = [_viewed(each) for each in op.operands]
+    sources = [viewed(each) for each in op.operands]
     rows = [each for each in sources if each in wide]
     if not rows or any(hlo.shape_of(each).dtype != op.shape.dtype for each in op.operands):
         return
@@ -50,13 +50,6 @@ def _widen(op: hlo.ElementwiseOp, wide: Wide, context: PassContext) -> None:
         rounded = _convert(op, exact, op.shape.dtype)
         wide[rounded] = exact
         replace(op, rounded)
-
-
-def _viewed(value: hlo.SSAValue) -> hlo.SSAValue:
-    """What ``value`` is a view of."""
-    while isinstance(value.owner, hlo.ViewOp):
-        value = value.owner.operands[0]
-    return value
 
 
 def _exactly(op: hlo.HloOp, value: hlo.SSAValue, wide: Wide) -> hlo.SSAValue:

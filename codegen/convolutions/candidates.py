@@ -17,6 +17,7 @@ from neuronx_cc.codegen.convolutions.schedule import (
     kernel_way,
     natural_bytes,
     outs_of,
+    rounds_of_packs,
     row_phases,
     staged_groups,
     stored_outputs,
@@ -286,7 +287,7 @@ def _tiles(problem: Problem, schedule: Schedule, sizes: Sizes) -> int:
 def _finished(problem: Problem, schedule: Schedule) -> Schedule:
     """With what follows from the blocks."""
     counts = [-(-axis.rows // rows) for axis, rows in zip(problem.axes, schedule.rows, strict=True)]
-    several = prod(counts) * (1 if schedule.abreast else problem.packs) > 1
+    several = prod(counts) * rounds_of_packs(problem, schedule) > 1
     unrolled = len(counts)
     # what is loaded overlaps in loops, too
     if several and schedule.streamed is None and (schedule.copies is not None or schedule.comes.transposed):

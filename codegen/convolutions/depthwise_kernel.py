@@ -13,7 +13,7 @@ from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.emission.builder import Affine, Block
 from neuronx_cc.codegen.emission.tiles import TilePool
 from neuronx_cc.codegen.emission.views import Atom, View
-from neuronx_cc.codegen.maps.plan import load_stream, partitions_of, resident_view
+from neuronx_cc.codegen.maps.plan import load_stream, resident_view
 from neuronx_cc.codegen.maps.spread import Partitions
 from neuronx_cc.codegen.movement import column_kernel
 from neuronx_cc.ir import hlo
@@ -30,17 +30,17 @@ def lower(context: Context, op: hlo.ConvolutionOp) -> bool:
         return False
     dims = op.dims.data
     order = [dims.lhs_feature, dims.lhs_batch, *dims.lhs_spatial]
-    found = {view: _features(view) for each in context.views(op.lhs) if (view := each.transpose(order)).in_sbuf}
-    source = next((view for view, on in found.items() if on is not None and _pays(context.timing, op, on.size)), None)
-    features = found.get(source) if source is not None else None
-    if source is None or features is None or (target := _result(context, op, features)) is None:
+    found = [_block(view.transpose(order)) for view in context.views(op.lhs) if view.in_sbuf]
+    source = next((x for x in found if x is not None and _pays(context.timing, op, x.dims[0].size)), None)
+    target = _result(context, op, source) if source is not None else None
+    result = None if target is None else _block(target.transpose([dims.out_feature, dims.out_batch, *dims.out_spatial]))
+    if source is None or target is None or result is None:
         return False
     context.homes[op.result] = [target]
     kernel = context.dense(context.source_of(op.rhs)).transpose(
         [dims.rhs_output_feature, dims.rhs_input_feature, *dims.rhs_spatial]
     )
-    target = target.transpose([dims.out_feature, dims.out_batch, *dims.out_spatial])
-    _emit(context, op, features, target, source, kernel)
+    _emit(context, op, result, source, kernel)
     return True
 
 
@@ -79,38 +79,42 @@ def _pays(timing: Timing, op: hlo.ConvolutionOp, partitions: int) -> bool:
     return copies.bound < (products.bound + loads) * (features / rows)
 
 
-def _features(view: View) -> Partitions | None:
-    """How features, the first dim, lie on the partitions; None where these hold others, or a row is no single run."""
-    found, feature = partitions_of(view), view.dims[0]
+def _block(view: View) -> Block | None:
+    """[partitions, outer features, inner features, batch, positions] of [features, batch, positions]; None where
+    partitions hold others, or a row is no single run.
+    """
+    feature = view.dims[0]
     at = next((index for index, atom in enumerate(feature) if atom.partition), -1)
-    rows = len(feature[:at]) <= 1 and len(feature[at + 1 :]) <= 1 and all(len(atoms) <= 1 for atoms in view.dims[1:])
-    return found if at >= 0 and rows else None
+    runs = feature[:at], feature[at + 1 :], *view.dims[1:]
+    if at < 0 or any(len(atoms) > 1 for atoms in runs):
+        return None
+    return Block(
+        view.alloc, view.dtype, view.start, (feature[at], *(atoms[0] if atoms else Atom(1, 0) for atoms in runs))
+    )
 
 
-def _result(context: Context, op: hlo.ConvolutionOp, features: Partitions) -> View | None:
-    """A home on chip with as many features on the partitions; None where it does not fit, or goes elsewhere."""
-    shape = op.shape
+def _result(context: Context, op: hlo.ConvolutionOp, source: Block) -> View | None:
+    """A home on chip with features where those of ``source`` are; None where it does not fit, or goes elsewhere."""
+    shape, (partitions, _, inner, *_) = op.shape, source.dims
     if op.result in context.outputs:
         return None
-    alloc = context.new_resident(op.result, shape.nbytes // features.size)
-    features = replace(features, axis=op.dims.data.out_feature)
+    alloc = context.new_resident(op.result, shape.nbytes // partitions.size)
+    features = Partitions(op.dims.data.out_feature, partitions.size, inner.size)
     return None if alloc is None else resident_view(alloc, shape.dtype, shape.dims, features)
 
 
-def _emit(
-    context: Context, op: hlo.ConvolutionOp, features: Partitions, target: View, source: View, kernel: View
-) -> None:
+def _emit(context: Context, op: hlo.ConvolutionOp, target: Block, source: Block, kernel: View) -> None:
     builder = context.builder
     (window,) = op.window.data
     pool = TilePool(builder, "kernel of each feature", 2)
-    scales = _scales(context, op, kernel, pool, features)
-    x, y = (_block(view) for view in (source, target))
-    for batch in builder.each(source.shape[1], 1):
-        for inner in builder.each(features.inner, 1):
-            with builder.loop(source.shape[0] // features.step) as outer:
-                row, made = (block.index(1, outer).index(1, inner).index(1, batch) for block in (x, y))
+    scales = _scales(context, op, kernel, pool, source)
+    partitions, outers, inners, batches, _ = (atom.size for atom in source.dims)
+    for batch in builder.each(batches, 1):
+        for inner in builder.each(inners, 1):
+            with builder.loop(outers) as outer:
+                row, made = (block.index(1, outer).index(1, inner).index(1, batch) for block in (source, target))
                 narrow = made.dtype != "f32"
-                sums = pool.tile([made.dims[1].size], "f32", features.size) if narrow else made
+                sums = pool.tile([made.dims[1].size], "f32", partitions) if narrow else made
                 _row(context, window, row, sums, scales.index(2, outer, 1).index(3, inner, 1))
                 if narrow:
                     builder.emit("activation", Stream.SCALAR, [made], [sums], ["copy"], [1.0])
@@ -118,19 +122,19 @@ def _emit(
     pool.free()
 
 
-def _scales(context: Context, op: hlo.ConvolutionOp, kernel: View, pool: TilePool, features: Partitions) -> Block:
+def _scales(context: Context, op: hlo.ConvolutionOp, kernel: View, pool: TilePool, source: Block) -> Block:
     """The kernel on chip, [partitions, taps, outer, inner features] in FP32, rounded as the operand is."""
     builder, (window,) = context.builder, op.window.data
-    outer, inner = kernel.shape[0] // features.step, features.inner
+    partitions, outer, inner = (atom.size for atom in source.dims[:3])
     stride, step = kernel.dims[0][0].stride, kernel.dims[2][0].stride if window.size > 1 else 0
     dims = (
-        Atom(features.size, inner * stride),
+        Atom(partitions, inner * stride),
         Atom(window.size, step),
-        Atom(outer, features.step * stride),
+        Atom(outer, partitions * inner * stride),
         Atom(inner, stride),
     )
     loaded, *casts = (
-        pool.apart([window.size, outer, inner], dtype, features.size)
+        pool.apart([window.size, outer, inner], dtype, partitions)
         for dtype, _ in groupby((kernel.dtype, hlo.shape_of(op.rhs).dtype, "f32"))
     )
     column_kernel.copy(builder, loaded, Block(kernel.alloc, kernel.dtype, kernel.start, dims), load_stream(op.rhs))
@@ -138,15 +142,6 @@ def _scales(context: Context, op: hlo.ConvolutionOp, kernel: View, pool: TilePoo
         builder.emit("tensor_copy", Stream.VECTOR, [cast], [loaded])
         loaded = cast
     return loaded
-
-
-def _block(view: View) -> Block:
-    """[partitions, outer features, inner features, batch, positions]."""
-    feature = view.dims[0]
-    at = next(index for index, atom in enumerate(feature) if atom.partition)
-    first, last = ([*some, Atom(1, 0)][0] for some in (feature[:at], feature[at + 1 :]))
-    others = [atoms[0] if atoms else Atom(1, 0) for atoms in view.dims[1:]]
-    return Block(view.alloc, view.dtype, view.start, (feature[at], first, last, *others))
 
 
 def _row(context: Context, window: hlo.WindowDim, x: Block, y: Block, scales: Block) -> None:

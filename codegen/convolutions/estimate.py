@@ -19,6 +19,7 @@ from neuronx_cc.codegen.convolutions.schedule import (
     kernel_way,
     natural_bytes,
     outs_of,
+    rounds_of_packs,
     row_parts,
     staged_groups,
     stored_outputs,
@@ -44,7 +45,8 @@ def estimate(problem: Problem, schedule: Schedule, timing: Timing) -> float:
     image, image_latency = _image(problem, schedule, timing)
     kernel, kernel_latency = _kernel(problem, schedule, timing)
     again = 1 if streamed or blocks == 1 else parts
-    loads = blocks * (1 if schedule.abreast else problem.packs) * again
+    staged = blocks * rounds_of_packs(problem, schedule)
+    loads = staged * again
     images = image.times(loads)
     kernels = kernel.times(parts * problem.packs * (blocks if streamed else 1))
     sums = _sums(problem, schedule, timing).times(blocks * parts * problem.packs)
@@ -64,7 +66,7 @@ def estimate(problem: Problem, schedule: Schedule, timing: Timing) -> float:
         wait += first * (rounds if schedule.weight_buffers == 1 or problem.fold is not None else 1)
         if schedule.abreast:
             wait += kernel.dma * (problem.packs - 1)
-    count = blocks * parts * (1 if schedule.abreast else problem.packs)
+    count = staged * parts
     each, last = sums.times(1 / count), stored.times(1 / count)
     ends = timing.latency(Stream.TENSOR) + timing.latency(Stream.SCALAR)
     ends += 0.0 if problem.epilogue is None else problem.epilogue.latency(timing)

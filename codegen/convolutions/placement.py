@@ -27,7 +27,7 @@ from neuronx_cc.codegen.emission.tiles import TilePool
 from neuronx_cc.codegen.emission.views import Atom, View, coalesce
 from neuronx_cc.codegen.epilogues.arrays import views_of_cast
 from neuronx_cc.codegen.epilogues.chain import Chain
-from neuronx_cc.codegen.epilogues.contraction import LEAST_FILLED
+from neuronx_cc.codegen.epilogues.contraction import LEAST_RESIDENT
 from neuronx_cc.codegen.maps.plan import RESIDENT_STEPS, load_stream, partitions_of, resident_view
 from neuronx_cc.codegen.maps.spread import Partitions, partition_divisor
 from neuronx_cc.codegen.movement import column_kernel
@@ -307,7 +307,7 @@ def _output(context: Context, form: Form, convolving: Convolving, pack: int, hei
     partitions = wide if form.groups > pack else partition_divisor(total)
     even = form.groups % pack == 0 and wide <= height if form.groups > pack else total % partitions == 0
     only_result = result in context.outputs and context.last_use(result) <= step
-    if even and partitions >= min(LEAST_FILLED, total) and partitions > 1 and not only_result:
+    if even and partitions >= min(LEAST_RESIDENT, total) and partitions > 1 and not only_result:
         near = context.last_use(result) - step <= RESIDENT_STEPS
         per_partition = prod(shape.dims) // partitions * itemsize(shape.dtype)
         alloc = context.new_resident(result, per_partition) if near else None

@@ -179,6 +179,11 @@ def staged_groups(problem: Problem, schedule: Schedule) -> int:
     return problem.groups if schedule.abreast else min(problem.pack, problem.groups)
 
 
+def rounds_of_packs(problem: Problem, schedule: Schedule) -> int:
+    """Times that a block of positions is staged, for all packs."""
+    return 1 if schedule.abreast else problem.packs
+
+
 def stored_outputs(problem: Problem, schedule: Schedule) -> int:
     """Output features that are stored together."""
     return problem.groups * problem.outputs if schedule.abreast else schedule.outputs
@@ -239,19 +244,23 @@ def footprint(problem: Problem, schedule: Schedule, sizes: Sizes) -> dict[tuple[
             bits = max(bits, given.pack_outputs * size)
     if bits and not problem.fast:
         tiles["bits", ROW_BUFFERS] = bits
-    width, outs = itemsize(problem.out.dtype), prod(outs_of(problem, schedule))
-    if problem.positions_on_partitions:
-        tiles["result", tile_buffers(problem, schedule, sizes, POSITION_BUFFERS)] = max(
-            schedule.row_bytes * bool(schedule.row_groups),
-            stored_outputs(problem, schedule) * width * (row_phases(problem) if schedule.row_groups else 1),
-        )
-    elif not problem.out.on_chip:
-        height = min(sizes.rows, sizes.columns)
-        tiles["result", schedule.result_buffers] = -(-schedule.outputs // height) * outs * width
-    tiles |= _epilogue(problem, schedule, sizes)
+    tiles |= _result(problem, schedule, sizes) | _epilogue(problem, schedule, sizes)
     if problem.shares_products:
         tiles |= checks(sizes)
     return {ring: sizes.aligned(nbytes) for ring, nbytes in tiles.items()}
+
+
+def _result(problem: Problem, schedule: Schedule, sizes: Sizes) -> dict[tuple[str, int], int]:
+    """Tiles of results: none of those that stay on chip."""
+    width = itemsize(problem.out.dtype)
+    if problem.positions_on_partitions:
+        least = stored_outputs(problem, schedule) * width
+        nbytes = max(schedule.row_bytes, least * row_phases(problem)) if schedule.row_groups else least
+        return {("result", tile_buffers(problem, schedule, sizes, POSITION_BUFFERS)): nbytes}
+    if problem.out.on_chip:
+        return {}
+    tiles = -(-schedule.outputs // min(sizes.rows, sizes.columns))
+    return {("result", schedule.result_buffers): tiles * prod(outs_of(problem, schedule)) * width}
 
 
 def _epilogue(problem: Problem, schedule: Schedule, sizes: Sizes) -> dict[tuple[str, int], int]:

@@ -12,7 +12,7 @@ from neuronx_cc.ir.isa.timing import Timing, Work
 from neuronx_cc.ir.types import WIDE_FLOATS, itemsize
 from neuronx_cc.passes.analysis.convolutions import is_depthwise, is_kernel_gradient
 
-LEAST_FILLED = 32
+LEAST_RESIDENT = 32
 """Partitions with features from which the result of a convolution stays on chip, if it has so many features."""
 
 
@@ -62,7 +62,7 @@ class Contraction:
             sizes = [hlo.shape_of(self.op.lhs).dims[axis] for axis in order_of(self.op, 0)[1]]
             return max((divisor(size, timing.sizes.partitions) for size in sizes), default=1)
         found = divisor(self.rows, timing.sizes.partitions) if len(self.along) > 1 else 0
-        return found if found >= min(LEAST_FILLED, self.rows) else 0
+        return found if found >= min(LEAST_RESIDENT, self.rows) else 0
 
     def work(self, timing: Timing) -> Work:
         """The products and their operands."""

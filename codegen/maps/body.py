@@ -116,17 +116,13 @@ class Body:
             ins = self.operands.of(op, here)
             if isinstance(op, hlo.ReduceOp):
                 if isinstance(ins[0], Splat):
-                    scratch.append(self.pool.tile(sizes, ins[0].dtype, self.tiles.partitions))
-                    emitter.copy(scratch[-1], ins[0])
+                    scratch.append(self._filled(emitter, ins[0], sizes))
                     ins[0] = scratch[-1]
                 parts = out if op in summed else self._fold(emitter, op, out, ins[0], blocks)
                 if op not in work.partial:
                     self.begin(emitter, op, out, parts, rows_of(ins[1], row_dims))
             elif isinstance(op, hlo.IotaOp):
-                head, *free = here[result].dims
-                once = (Atom(1, 0) if is_row and fold else atom for atom, fold in zip(free, reduced, strict=True))
-                axis = self.kernel.axis_of(op.shape.dims, op.iota_dimension.data)
-                self.counting.emit(here[result].of((head, *once)), axis, starts)
+                self._count(op, here[result], is_row, starts)
             elif scan_of(op) is not None:
                 scan_rows.emit(self.context, self.pool, op, out, ins, self.tiles.walk)
             else:
@@ -148,6 +144,17 @@ class Body:
             yield
         yield from self._sum_columns(blocks, work)
         builder.mark(self.kernel.ops[-1].loc)
+
+    def _filled(self, emitter: Emitter, number: Splat, sizes: Sequence[int]) -> Block:
+        tile = self.pool.tile(sizes, number.dtype, self.tiles.partitions)
+        emitter.copy(tile, number)
+        return tile
+
+    def _count(self, op: hlo.IotaOp, out: Block, is_row: bool, starts: Starts) -> None:
+        """Numbers along a dim; of rows, once for what is folded."""
+        head, *free = out.dims
+        once = (Atom(1, 0) if is_row and fold else atom for atom, fold in zip(free, self.tiles.reduced, strict=True))
+        self.counting.emit(out.of((head, *once)), self.kernel.axis_of(op.shape.dims, op.iota_dimension.data), starts)
 
     def _sum_columns(self, blocks: Blocks, work: Round) -> Iterator[None]:
         """Add the tile to the column sums, which are the last ops."""

@@ -11,7 +11,7 @@ from xdsl.ir import Attribute, Block, BlockArgument, Operation, OpResult, SSAVal
 
 from neuronx_cc.ir.errors import Loc
 from neuronx_cc.ir.hlo.attrs import ArrayType, ConstantAttr, IntsAttr, TupleType, array_type, tuple_type
-from neuronx_cc.ir.hlo.base import ComputationOp, HloOp, ReturnOp
+from neuronx_cc.ir.hlo.base import ComputationOp, HloOp, ReturnOp, ViewOp
 from neuronx_cc.ir.hlo.module import HloModule
 from neuronx_cc.ir.hlo.movement import BroadcastOp, ConstantOp
 
@@ -116,6 +116,13 @@ def copy_op(op: HloOp, operands: Sequence[SSAValue], result_type: Attribute | No
         properties=dict(op.properties),
         attributes=dict(op.attributes),
     )
+
+
+def viewed(value: SSAValue) -> SSAValue:
+    """What ``value`` is a view of, through any number of views; itself if it is none."""
+    while isinstance(value.owner, ViewOp):
+        value = value.owner.operands[0]
+    return value
 
 
 def users(value: SSAValue) -> list[Operation]:

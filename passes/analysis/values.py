@@ -1,7 +1,7 @@
 """What passes know about a value without running anything: constants, splats, sign."""
 
 from collections import Counter
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
@@ -129,6 +129,12 @@ def tells_last_bit(value: hlo.SSAValue, depth: int = 4) -> bool:
         if passes and depth and tells_last_bit(user.results[0], depth - 1):
             return True
     return False
+
+
+def is_extreme(op: hlo.HloOp, module: HloModule) -> TypeGuard[hlo.ReduceOp]:
+    """Whether ``op`` folds one array to the greatest or least of its elements."""
+    alone = isinstance(op, hlo.ReduceOp) and len(op.operands) == 2
+    return alone and combiner_kind(op, module) in ("maximum", "minimum")
 
 
 def combiner_kind(op: hlo.HloOp, module: HloModule) -> str:

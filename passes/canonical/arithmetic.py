@@ -271,9 +271,10 @@ def power_of(op: hlo.HloOp, base: Value, count: int) -> Value:
     return build(op, hlo.MultiplyOp, square, base) if count % 2 else square
 
 
-def has_factors(exponent: float) -> bool:
-    """Whether a power is computed as a product of several numbers, each of which would be rounded."""
-    return float(exponent * 2).is_integer() and abs(exponent) <= MOST_FACTORS and exponent not in (2, -1, 0.5, -0.5)
+def rounds_factors(op: hlo.PowerOp, exponent: float) -> bool:
+    """Whether ``op`` is computed as a product of several numbers, each of which would be rounded to less than FP32."""
+    several = float(exponent * 2).is_integer() and abs(exponent) <= MOST_FACTORS
+    return several and exponent not in (2, -1, 0.5, -0.5) and itemsize(op.shape.dtype) < itemsize("f32")
 
 
 def _power_in_f32(op: hlo.PowerOp, exponent: float, scope: Scope) -> Value:
@@ -296,7 +297,7 @@ def _power(op: hlo.PowerOp, scope: Scope) -> Value | None:
         return splat(op, scope, 1)
     if number == 1:
         return base
-    if number is not None and has_factors(number) and itemsize(op.shape.dtype) < itemsize("f32"):
+    if number is not None and rounds_factors(op, number):
         return _power_in_f32(op, number, scope)
     if number is not None and float(number).is_integer() and abs(number) <= MOST_FACTORS:
         whole = power_of(op, base, int(abs(number)))

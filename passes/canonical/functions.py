@@ -10,7 +10,6 @@ import numpy as np
 
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo.editing import insert_before
-from neuronx_cc.ir.types import itemsize
 from neuronx_cc.passes.analysis.values import (
     is_float,
     is_non_negative,
@@ -19,7 +18,7 @@ from neuronx_cc.passes.analysis.values import (
     splat_number,
     tells_last_bit,
 )
-from neuronx_cc.passes.canonical.arithmetic import MOST_FACTORS, build, has_factors, power_of, splat
+from neuronx_cc.passes.canonical.arithmetic import MOST_FACTORS, build, power_of, rounds_factors, splat
 from neuronx_cc.passes.canonical.products import is_modest, scaled
 from neuronx_cc.passes.canonical.rule import SPLATS, Rule, Scope, over, result_op
 
@@ -276,7 +275,7 @@ def _root(op: hlo.PowerOp, scope: Scope) -> Value | None:
     number = splat_number(op.rhs, scope.module)
     if number is None or not is_float(op.shape.dtype) or float(number * 2) % 2 != 1 or abs(number) > MOST_FACTORS:
         return None
-    if has_factors(number) and itemsize(op.shape.dtype) < itemsize("f32"):
+    if rounds_factors(op, number):
         return None
     base = op.lhs if is_non_negative(op.lhs, scope.module) else build(op, hlo.AddOp, op.lhs, splat(op, scope, 0))
     root = build(op, hlo.SqrtOp if number > 0 else hlo.RsqrtOp, base)

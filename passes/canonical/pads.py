@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from neuronx_cc.ir import hlo
-from neuronx_cc.ir.hlo.editing import insert_before, insert_splat
+from neuronx_cc.ir.hlo.editing import insert_before, insert_splat, viewed
 from neuronx_cc.ir.types import NUMPY_DTYPE
 from neuronx_cc.passes.analysis.values import is_float, splat_number
 from neuronx_cc.passes.canonical.rule import Rule, Scope, over, result_op
@@ -135,10 +135,7 @@ def _joined(op: hlo.AddOp, row: _Row, scope: Scope) -> Value:
 
 def _is_sum(value: Value) -> bool:
     """Whether ``value`` is summed up from +0, and so never -0."""
-    made = result_op(value)
-    while isinstance(made, hlo.ViewOp):
-        made = result_op(made.operands[0])
-    return isinstance(made, hlo.ContractionOp)
+    return isinstance(viewed(value).owner, hlo.ContractionOp)
 
 
 RULES: dict[type, tuple[Rule, ...]] = {hlo.AddOp: (sum_of_pads,)}

@@ -2,12 +2,12 @@
 
 Part of the pass ``auto_cast``; the operands of contractions have been cast before. Elementwise ops and data movement
 compute in their type, but for those of which integers alone are made (``precision.integers``), those that are made of
-random bits alone (``precision.draws``), and those on single numbers, such as the factors of an optimizer's step, which
-differ little from one; what takes or replaces a part of an array that is given in FP32, such as one layer of all in a
-loop, casts that part. Reductions add in FP32, unless they are told otherwise, and contractions always do: their results
-are FP32 and are cast where the next op takes them, or at once where a rule gives the result a type. The other ops
-(sort, scatter, bitcast-convert, random numbers, collectives, control flow and its tuples) compute in FP32 on cast
-values. Inputs and outputs of a computation keep FP32.
+integers and constants alone (``precision.from_integers``), and those on single numbers, such as the factors of an
+optimizer's step, which differ little from one; what takes or replaces a part of an array that is given in FP32, such as
+one layer of all in a loop, casts that part. Reductions add in FP32, unless they are told otherwise, and contractions
+always do: their results are FP32 and are cast where the next op takes them, or at once where a rule gives the result a
+type. The other ops (sort, scatter, bitcast-convert, random numbers, collectives, control flow and its tuples) compute
+in FP32 on cast values. Inputs and outputs of a computation keep FP32.
 
 With tf32, types stay f32 and every computed value is rounded by ``reduce-precision(8, 10)``; movement and selection
 keep what is rounded already.
@@ -15,13 +15,13 @@ keep what is rounded already.
 
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import HloModule
-from neuronx_cc.ir.hlo.editing import insert_before, ops_of, retype
+from neuronx_cc.ir.hlo.editing import insert_before, ops_of, retype, viewed
 from neuronx_cc.passes.accumulate_f32 import record
 from neuronx_cc.passes.analysis.stored import is_stored
 from neuronx_cc.passes.analysis.values import constant_of
 from neuronx_cc.passes.expansions.combiners import combiner_in
 from neuronx_cc.passes.manager import PassContext
-from neuronx_cc.passes.precision import draws, integers
+from neuronx_cc.passes.precision import from_integers, integers
 from neuronx_cc.passes.precision.casts import TF32_BITS, Casts
 from neuronx_cc.passes.precision.decisions import Contraction, Decision, is_f32, of_result, sums_in_f32
 
@@ -49,7 +49,7 @@ class Lowering:
         self._wide: dict[hlo.SSAValue, hlo.SSAValue] = {}
 
     def run(self, computation: hlo.ComputationOp) -> None:
-        exact = dict.fromkeys(draws.drawn(computation, self._module), draws.REASON)
+        exact = dict.fromkeys(from_integers.made_of_integers(computation, self._module), from_integers.REASON)
         exact |= dict.fromkeys(integers.only_for_integers(computation), integers.REASON)
         entry = computation is self._module.entry
         left = _moved_out(computation) if entry else frozenset()
@@ -80,7 +80,9 @@ class Lowering:
         """Whether ``op`` compares what is folded of numbers, and rounded since, with such as are not: no element would
         be the greatest of its row. What is drawn may be less than something else without that.
         """
-        if not isinstance(op, hlo.CompareOp) or (reason == draws.REASON and op.direction.data not in ("EQ", "NE")):
+        if not isinstance(op, hlo.CompareOp) or (
+            reason == from_integers.REASON and op.direction.data not in ("EQ", "NE")
+        ):
             return False
         rounded = [operand in self._low or operand in self._exact for operand in op.operands]
         return any(rounded) and not all(rounded) and _is_folded(op.operands[rounded.index(True)])
@@ -216,9 +218,7 @@ def _moved_out(computation: hlo.ComputationOp) -> frozenset[hlo.HloOp]:
 
 def _is_contracted(value: hlo.SSAValue) -> bool:
     """Whether a contraction makes ``value``: its kernel puts narrow numbers in order in less time."""
-    while isinstance(value.owner, hlo.ViewOp):
-        value = value.owner.operands[0]
-    return isinstance(value.owner, Contraction)
+    return isinstance(viewed(value).owner, Contraction)
 
 
 def computes_in_any_float(op: hlo.HloOp) -> bool:

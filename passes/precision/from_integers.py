@@ -9,18 +9,16 @@ greatest of them would be none.
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo.editing import ops_of
 from neuronx_cc.ir.types import INTEGERS, itemsize
-from neuronx_cc.passes.analysis.values import combiner_kind
+from neuronx_cc.passes.analysis.values import is_extreme
 from neuronx_cc.passes.precision.decisions import is_f32
 
 REASON = "made of integers and constants alone"
 
-
-EXTREMES = ("maximum", "minimum")
 MOVED = hlo.MovementOp | hlo.SelectOp
 """Ops whose operands of other types say which elements there are."""
 
 
-def drawn(computation: hlo.ComputationOp, module: hlo.HloModule) -> set[hlo.HloOp]:
+def made_of_integers(computation: hlo.ComputationOp, module: hlo.HloModule) -> set[hlo.HloOp]:
     """Ops on what is made of integers, or of their bits, and of constants; comparisons of that with anything; and what
     constants are repeated by for these.
     """
@@ -44,7 +42,7 @@ def drawn(computation: hlo.ComputationOp, module: hlo.HloModule) -> set[hlo.HloO
                 found.add(op)
             elif isinstance(op, hlo.CompareOp):
                 found.add(op)
-        elif _is_extreme(op, module) and op.operands[0] in values and op.operands[1] in constants:
+        elif is_extreme(op, module) and op.operands[0] in values and op.operands[1] in constants:
             values.add(op.results[0])
             found.add(op)
     found -= {op for op in found if _is_whole(op) and not any(use.operation in found for use in op.results[0].uses)}
@@ -56,11 +54,6 @@ def drawn(computation: hlo.ComputationOp, module: hlo.HloModule) -> set[hlo.HloO
             found.add(maker)
             waiting += maker.operands
     return found
-
-
-def _is_extreme(op: hlo.HloOp, module: hlo.HloModule) -> bool:
-    """Whether ``op`` folds one array to the greatest or least of its elements."""
-    return isinstance(op, hlo.ReduceOp) and len(op.operands) == 2 and combiner_kind(op, module) in EXTREMES
 
 
 def _is_whole(op: hlo.HloOp) -> bool:
