@@ -2,8 +2,8 @@
 
 Input: any inlined module, after ``auto_cast`` and ``clean_casts``. Output: elementwise ops of a 16-bit float type on
 what a reduction gives, rounded, and on constants compute in FP32, and their results are rounded. Engines compute so in
-any case, and a cast of a few elements takes as long as an op on many. Does nothing when mixed-precision accumulation is
-off. Values have fewer roundings, as XLA allows itself between ops of a fusion (``xla_allow_excess_precision``).
+any case, and a cast of a few elements takes as long as an op on many. Only for ``--auto-cast all`` with mixed-precision
+accumulation: values have fewer roundings, and where the program itself is in 16 bits, each op rounds as it does in XLA.
 """
 
 from neuronx_cc.ir import hlo
@@ -12,6 +12,7 @@ from neuronx_cc.ir.hlo.editing import copy_op, insert_before, ops_of, replace, u
 from neuronx_cc.ir.types import NARROW
 from neuronx_cc.passes.accumulate_f32 import record
 from neuronx_cc.passes.manager import PassContext, only_for
+from neuronx_cc.passes.precision.decisions import lowers_all
 
 REASON = "rounded once after a reduction"
 Wide = dict[hlo.SSAValue, hlo.SSAValue]
@@ -20,7 +21,8 @@ Wide = dict[hlo.SSAValue, hlo.SSAValue]
 
 @only_for(hlo.ReduceOp)
 def run(module: HloModule, context: PassContext) -> None:
-    if not context.options.mixed_precision_accumulation:
+    options = context.options
+    if not (options.mixed_precision_accumulation and lowers_all(options)):
         return
     for computation in module.computations():
         wide: Wide = {}
