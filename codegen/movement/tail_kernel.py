@@ -45,7 +45,7 @@ def worthwhile(
         for op in ops_of(computation.block)
         if isinstance(op, hlo.SelectOp)
         and op not in apart
-        and op.shape.nbytes <= most
+        and 0 < op.shape.nbytes <= most
         and _is_made_for(context, op)
         and tail_of(context, op) is not None
     }
