@@ -281,13 +281,13 @@ class _Loop:
         return forms
 
     def _follow(self, stacks: Stacks, op: hlo.HloOp, forms: dict[Value, Update]) -> None:
+        if not isinstance(op, hlo.ElementwiseOp):
+            return
         if op.shape.dtype in NARROW and not self.mixed and not isinstance(op, hlo.ExtremeOp):
             return
         carried = any(operand in forms for operand in op.operands)
         ready = carried and all(x in forms or x in stacks for x in op.operands)
-        if not ready or not isinstance(op, hlo.ElementwiseOp):
-            return
-        if any(hlo.shape_of(operand).dims != op.shape.dims for operand in op.operands):
+        if not ready or any(hlo.shape_of(operand).dims != op.shape.dims for operand in op.operands):
             return
         operands = [forms[x] if x in forms else _wide(stacks, stacks.array(x)) for x in op.operands]
         form = step(stacks.build, stacks.trips, op, operands)

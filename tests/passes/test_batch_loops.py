@@ -291,3 +291,23 @@ def test_writes_beyond_the_array():
         return out, moved
 
     check_function(run, drawn(0, 8, 5))
+
+
+OF_PAIRS = {
+    "sorted with places": lambda s, x: lax.sort((s, x), num_keys=1)[1] + s,
+    "places": lambda s, x: s + jnp.argsort(s, 1).astype(s.dtype) + x,
+    "argmax": lambda s, x: s + jnp.argmax(s, 1, keepdims=True).astype(s.dtype),
+    "top": lambda s, x: s + lax.top_k(s, 1)[0] + x,
+    "reduced": lambda s, x: s + lax.reduce((s, x), (0.0, 0.0), lambda a, b: (a[0] + b[0], a[1] + b[1]), (1,))[0][:, None],
+}
+
+
+@pytest.mark.parametrize("form", OF_PAIRS)
+def test_ops_of_several_results_read_what_is_carried(form: str) -> None:
+    """A sort of two arrays in a loop's body has no single shape."""
+    x = np.random.default_rng(1).integers(0, 50, (4, 9)).astype(np.float32)
+
+    def function(x):
+        return lax.fori_loop(0, 3, lambda _, s: (s[0] + x, OF_PAIRS[form](s[0], x) + 0 * s[1]), (x, x))
+
+    check_function(function, x)
