@@ -12,7 +12,7 @@ from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.hlo.editing import defining_op, erase, insert_before, ops_of, replace, users, viewed
 from neuronx_cc.ir.types import NARROW
 from neuronx_cc.passes.analysis.conversions import is_lossless
-from neuronx_cc.passes.analysis.stored import is_stored, only_contractions_read
+from neuronx_cc.passes.analysis.stored import lies_in_hbm, only_contractions_read
 from neuronx_cc.passes.manager import PassContext, only_for
 
 DEPTH = 6
@@ -25,7 +25,7 @@ def run(module: HloModule, context: PassContext) -> None:
     for computation in module.computations():
         for op in ops_of(computation.block):
             cast = defining_op(op.operands[0]) if isinstance(op, hlo.ViewOp) else None
-            if isinstance(cast, hlo.ConvertOp) and is_stored(cast.operand) and _is_read_so(cast, op):
+            if isinstance(cast, hlo.ConvertOp) and lies_in_hbm(cast.operand) and _is_read_so(cast, op):
                 _move_down(op, cast)
             elif isinstance(op, hlo.BroadcastOp):
                 _repeat_narrow(op)

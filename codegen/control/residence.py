@@ -219,8 +219,9 @@ def contracted_states(context: Context, op: hlo.WhileOp) -> set[tuple[int, ...]]
     old = {element for each in context.elements(same.body.block.args[0]).values() for element in each}
     for dot in (each for each in ops_of(same.body.block) if isinstance(each, hlo.DotOp)):
         for index, value in enumerate(dot.operands):
+            value = context.source_of(value)
             state = base(value)
-            if state not in old or state in same or dot.operands[1 - index] not in same:
+            if state not in old or state in same or context.source_of(dot.operands[1 - index]) not in same:
                 continue
             dims, (_, _, folded) = hlo.shape_of(value).dims, order_of(dot, index)
             wide = [axis for axis, size in enumerate(dims) if size > 1]

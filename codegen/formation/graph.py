@@ -16,7 +16,7 @@ from neuronx_cc.ir import hlo
 from neuronx_cc.ir.small_types import COMPUTED as NOT_OF_CORE
 from neuronx_cc.ir.types import WIDE_FLOATS, bits
 from neuronx_cc.passes.analysis.convolutions import is_grouped, is_kernel_gradient
-from neuronx_cc.passes.analysis.stored import is_stored
+from neuronx_cc.passes.analysis.stored import lies_in_hbm
 from neuronx_cc.passes.decode_floats import is_taken_by_contractions
 
 T = TypeVar("T")
@@ -151,7 +151,7 @@ def is_load_cast(op: hlo.Operation, epilogues: Set[hlo.Operation] = frozenset())
     """
     if not isinstance(op, hlo.ConvertOp):
         return False
-    if not is_stored(op.operand):
+    if not lies_in_hbm(op.operand):
         return False
     stored = hlo.shape_of(op.operand).dtype
     if stored in NOT_OF_CORE:

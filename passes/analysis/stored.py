@@ -3,12 +3,14 @@
 from typing import Any, TypeGuard
 
 from neuronx_cc.ir import hlo
-from neuronx_cc.ir.hlo.editing import users
+from neuronx_cc.ir.hlo.editing import users, viewed
 from neuronx_cc.ir.types import bits
 
 VIEWS = hlo.ViewOp | hlo.IdentityOp | hlo.BitcastConvertOp
 STORED = hlo.ConstantOp | hlo.DynamicSliceOp | hlo.DynamicUpdateSliceOp | hlo.ScatterOp | hlo.CollectiveOp
 """Ops that compute nothing, and those whose kernels leave their results in HBM, however small these are."""
+LEFT = hlo.ConcatenateOp | hlo.GatherOp | hlo.PadOp
+"""Ops whose kernels leave in HBM what they move, which may be computed just before."""
 RESIDENT_VALUE_SHARE = (3, 11)
 """Of a partition of SBUF: what one value that stays on chip may fill."""
 STAGED_SHARE = (7, 11)
@@ -40,6 +42,11 @@ def is_stored(value: hlo.SSAValue) -> bool:
     while isinstance(value.owner, VIEWS) or _names_bytes(value.owner):
         value = value.owner.operands[0]
     return is_given(value) or isinstance(value.owner, STORED)
+
+
+def lies_in_hbm(value: hlo.SSAValue) -> bool:
+    """Whether ``value`` is a view of an array in HBM, or is moved there when it is made."""
+    return is_stored(value) or isinstance(viewed(value).owner, LEFT)
 
 
 def _names_bytes(op: Any) -> TypeGuard[hlo.ConvertOp]:
