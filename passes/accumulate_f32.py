@@ -1,18 +1,15 @@
 """Sums and products of 16-bit and 8-bit floats run in FP32 and are cast back (mixed-precision accumulation).
 
 Input: an inlined module. Does nothing when the option is off. Minimum, maximum and logic are exact in any type and
-stay. Dots and running folds accumulate in FP32 by themselves.
+stay. Dots and windows of 16-bit types accumulate in FP32 by themselves.
 """
-
-from math import prod
 
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.errors import Loc
 from neuronx_cc.ir.hlo import HloModule
-from neuronx_cc.ir.hlo.editing import defining_op, insert_before, ops_of, replace
+from neuronx_cc.ir.hlo.editing import insert_before, ops_of, replace
 from neuronx_cc.ir.types import itemsize
 from neuronx_cc.passes.analysis.values import combiner_kind
-from neuronx_cc.passes.analysis.windows import is_running, windowed
 from neuronx_cc.passes.expansions.combiners import combiner_in
 from neuronx_cc.passes.manager import PassContext, PrecisionRecord
 
@@ -33,22 +30,9 @@ def run(module: HloModule, context: PassContext) -> None:
 def _loses_bits(op: hlo.HloOp, module: HloModule) -> bool:
     if len(op.operands) != 2 or op.shape.dtype not in NARROW_FLOATS:
         return False
-    return combiner_kind(op, module) in ("add", "multiply") and not _is_scanned(op)
-
-
-def _is_scanned(op: hlo.HloOp) -> bool:
-    """Whether ``op`` is a running fold along its last dim, whose kernel has an FP32 state and rounds what it stores.
-
-    What is transposed for it is better transposed in FP32, as it is cast.
-    """
-    if (
-        not isinstance(op, hlo.ReduceWindowOp)
-        or itemsize(op.shape.dtype) < 2
-        or isinstance(defining_op(op.operands[0]), hlo.TransposeOp)
-    ):
-        return False
-    axes, dims = windowed(op.window.data), hlo.shape_of(op.operands[0]).dims
-    return len(axes) == 1 and is_running(op.window.data[axes[0]], dims[axes[0]]) and prod(dims[axes[0] + 1 :]) == 1
+    if isinstance(op, hlo.ReduceWindowOp) and itemsize(op.shape.dtype) > 1:
+        return False  # its kernel has FP32 sums, and rounds what it stores
+    return combiner_kind(op, module) in ("add", "multiply")
 
 
 def _widen(op: hlo.HloOp, module: HloModule, context: PassContext) -> None:

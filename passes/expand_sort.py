@@ -1,7 +1,7 @@
 """Prepares ``sort`` and ``topk`` for code generation, which sorts rows of s32 words upwards.
 
 Input: a canonical module. Output: every ``sort`` has the properties ``keys`` and ``blocks``, two dims of which the last
-is sorted, and s32 operands; every ``topk`` has f32 or s32 rows that fit a partition. A comparator that
+is sorted, and s32 operands; every ``topk`` has rows of floats of 16 or 32 bits, or s32, that fit a partition. A comparator that
 ``keys`` can read becomes integer keys (``words``); operands that nobody reads are dropped,
 those that their key determines are restored from it. Any other comparator is applied by a bitonic network of
 whole-array ops, which also merges rows that are too long for one tile (``network``). Every sort is stable.
@@ -14,7 +14,7 @@ from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.hlo.editing import defining_op, erase, ops_of, replace
 from neuronx_cc.ir.isa.limits import PARTITIONS
-from neuronx_cc.ir.types import FLOATS, INTEGERS
+from neuronx_cc.ir.types import FLOATS, INTEGERS, WIDE_FLOATS
 from neuronx_cc.passes.expansions.bodies import apply_body
 from neuronx_cc.passes.expansions.build import Build, Value, replace_elements
 from neuronx_cc.passes.manager import PassContext, only_for
@@ -291,8 +291,7 @@ def _expand_topk(module: HloModule, op: hlo.TopkOp) -> None:
         keys, places = (b.slice(word, 1, 0, wanted) for word in done)
         values = words.restored(keys, dtype, not largest)
     elif largest and dtype in FLOATS:
-        values, places = _largest(b, b.convert(flat, "f32"), wanted)
-        values = b.convert(values, dtype)
+        values, places = _largest(b, flat, wanted)
     else:
         found, places = _largest(b, words.key(flat, largest), wanted)
         values = words.restored(found, dtype, largest)
@@ -302,7 +301,9 @@ def _expand_topk(module: HloModule, op: hlo.TopkOp) -> None:
 
 
 def _largest(b: Build, rows: Value, wanted: int) -> tuple[Value, Value]:
-    """The ``wanted`` largest of f32 or s32 rows, and their places; rows are cut where partitions or SBUF ask for it."""
+    """The ``wanted`` largest of rows of floats or s32, and their places; rows are cut where partitions or SBUF ask for
+    it.
+    """
     height, count = hlo.shape_of(rows).dims
     most = PARTITION_WORDS // 2 - 2 * wanted
     spread = max(SORTED_SHARE * wanted, 512, -(-count * height // PARTITIONS))
@@ -331,8 +332,11 @@ def _largest(b: Build, rows: Value, wanted: int) -> tuple[Value, Value]:
 
 
 def _native(b: Build, rows: Value, wanted: int) -> tuple[Value, Value]:
-    """A ``topk`` that code generation has."""
+    """A ``topk`` that code generation has, of words or of floats that the DMA casts."""
     shape = hlo.shape_of(rows)
+    if shape.dtype in FLOATS and shape.dtype not in WIDE_FLOATS:
+        values, places = _native(b, b.convert(rows, "f32"), wanted)
+        return b.convert(values, shape.dtype), places
     dims = (shape.dims[0], wanted)
     types = hlo.tuple_type((hlo.array_type(shape.dtype, dims), hlo.array_type("s32", dims)))
     both = b.typed(hlo.TopkOp, (rows,), types, k=hlo.IntAttr(wanted), largest=hlo.BoolAttr(True))

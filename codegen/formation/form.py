@@ -72,7 +72,7 @@ def form(
             formation.place_together(*last[op])
         if op in inside or is_view(op) or op.opcode in ("tuple", "constant"):
             continue
-        if op in made or op.result in context.load_casts:
+        if op in made or (op.result in context.load_casts and not formation.folds_casts(op)):
             formation.stand_for(op)
         elif op not in without and op not in formation.late:
             formation.place(op)
@@ -114,6 +114,17 @@ class _Formation:
         newest = self._newest(cast)
         if newest is not None:
             self.member[cast.results[0]] = newest
+
+    def folds_casts(self, cast: hlo.HloOp) -> bool:
+        """Whether maps fold what ``cast`` gives, as they would fold what it casts; it is one of their ops then."""
+        readers = [use.operation for use in cast.results[0].uses]
+        source = self.context.load_casts.pop(cast.results[0])
+        folds = all(isinstance(op, hlo.ReduceOp) for op in readers) and any(
+            inner_rows.folded_by(self.context, op, None) or columns.folded_by(self.context, op) for op in readers
+        )
+        if not folds:
+            self.context.load_casts[cast.results[0]] = source
+        return folds
 
     def place_together(self, ops: Sequence[hlo.HloOp], what: object) -> None:
         """Make one kernel of all ``ops``, which may be an attention or a chain."""

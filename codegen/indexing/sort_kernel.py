@@ -14,7 +14,7 @@ from neuronx_cc.codegen.formation.graph import is_place
 from neuronx_cc.codegen.movement.transfer import copy
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.program import Stream
-from neuronx_cc.ir.types import itemsize
+from neuronx_cc.ir.types import FLOATS, itemsize
 
 TILE_WORDS = 8192
 """Words a partition of one tile, so that loads, sorts and stores of different tiles overlap."""
@@ -51,7 +51,7 @@ def sort(context: Context, op: hlo.SortOp, step: int) -> None:
 
 
 def topk(context: Context, op: hlo.TopkOp, step: int) -> None:
-    """Tiles of rows, [partition, row, element]."""
+    """Tiles of rows, [partition, row, element]; the DMA casts narrow floats to FP32, and what is found of them back."""
     del step
     count = hlo.shape_of(op.operand).dims[1]
     found = op.k.data
@@ -59,6 +59,7 @@ def topk(context: Context, op: hlo.TopkOp, step: int) -> None:
     if len(coalesce(source.dims[0])) > 2 or len(coalesce(source.dims[1])) > 1:
         source = context.dense(op.operand)
     targets = _new_homes(context, op)
+    word = "f32" if source.dtype in FLOATS else source.dtype
     atoms = coalesce(source.dims[0]) or (Atom(1, 0),)
     column = coalesce(source.dims[1]) or (Atom(1, itemsize(source.dtype)),)
     # rows of two strides: the shorter dim is looped over
@@ -71,11 +72,11 @@ def topk(context: Context, op: hlo.TopkOp, step: int) -> None:
         for repeat in context.builder.each(short.size):
             with context.builder.loop(tiles) as index:
                 at = index * (partitions * each) + start
-                tile = pool.tile([each, count], source.dtype, partitions)
+                tile = pool.tile([each, count], word, partitions)
                 dims = (Atom(partitions, each * long.stride), Atom(each, long.stride), Atom(count, column[0].stride))
                 offset = source.start + at * long.stride + repeat * short.stride
                 copy(context.builder, tile, Block(source.alloc, source.dtype, offset, dims), Stream.DMA_LOAD)
-                results = [pool.tile([each, found], dtype, partitions) for dtype in (source.dtype, "s32")]
+                results = [pool.tile([each, found], dtype, partitions) for dtype in (word, "s32")]
                 context.builder.emit("topk", Stream.GPSIMD, results, [tile])
                 for position, target in targets.items():
                     row = found * itemsize(target.dtype)

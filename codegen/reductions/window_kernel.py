@@ -27,7 +27,7 @@ from neuronx_cc.codegen.reductions.window_plan import Dim, Plan
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.frozen import replace
 from neuronx_cc.ir.isa.program import Stream
-from neuronx_cc.ir.types import FLOATS, itemsize
+from neuronx_cc.ir.types import FLOATS, NARROW, itemsize
 from neuronx_cc.passes.analysis.values import identity_of, same_number
 from neuronx_cc.passes.analysis.windows import running_axis
 
@@ -119,15 +119,16 @@ class _Windows:
         operand, self.init = op.operands
         self.source, self.target = context.dense(operand), target
         self.stream = load_stream(operand)
-        self.dtype = op.shape.dtype
+        widest = max(dim.size for dim in op.window.data)
+        self.dtype = _computed_in(opcode, op.shape.dtype, widest)
         self.size = itemsize(self.dtype)
         shape = hlo.shape_of(operand).dims
         window = zip(shape, op.shape.dims, op.window.data, strict=True)
         self.dims = window_plan.merged(
             [Dim(n, out, w.size, w.stride, w.rhs_dilation, w.pad_low) for n, out, w in window]
         )
-        self.strides = [atom.stride for atom in dense([dim.size for dim in self.dims], self.dtype)]
-        self.out_strides = [atom.stride for atom in dense([dim.out for dim in self.dims], self.dtype)]
+        self.strides = [atom.stride for atom in dense([dim.size for dim in self.dims], self.source.dtype)]
+        self.out_strides = [atom.stride for atom in dense([dim.out for dim in self.dims], target.dtype)]
         room = int(self.builder.sbuf.largest_gap() * 0.8)
         largest = int(self.builder.machine["memory.sbuf_max_elements"])
         room = min(room, largest * self.size * 2)
@@ -250,7 +251,7 @@ class _Windows:
             atoms.append(Atom(part.high - part.low, self.strides[axis]))
         count = box[plan.partition].part.count
         step = plan.blocks[plan.partition] * self.dims[plan.partition].stride * self.strides[plan.partition]
-        source = Block(self.source.alloc, self.dtype, offset, (Atom(count, step), *atoms))
+        source = Block(self.source.alloc, self.source.dtype, offset, (Atom(count, step), *atoms))
         copy(self.builder, into.on_partitions(count, first), source, self.stream)
 
     def _store(self, out: Block, box: dict[int, Range], first: int) -> None:
@@ -263,7 +264,7 @@ class _Windows:
             atoms.append(Atom(size, stride))
         count = box[plan.partition].part.count
         step = plan.blocks[plan.partition] * self.out_strides[plan.partition]
-        target = Block(self.target.alloc, self.dtype, offset, (Atom(count, step), *atoms))
+        target = Block(self.target.alloc, self.target.dtype, offset, (Atom(count, step), *atoms))
         copy(self.builder, target, out.on_partitions(count, first), Stream.DMA_STORE)
 
     # folding a tile
@@ -376,6 +377,12 @@ class _Windows:
         )
         for tile in (ahead, trailing, one):
             self.work.give_back(tile)
+
+
+def _computed_in(opcode: str, dtype: str, widest: int) -> str:
+    """FP32 where floats are added up or multiplied, and where long windows are scanned; the DMA casts both ways."""
+    scanned = opcode in SCANNED and widest >= LEAST_SCANNED
+    return "f32" if dtype in NARROW and (scanned or opcode not in REPEATABLE) else dtype
 
 
 def _repeated(tiles: Sequence[tuple[int, list[Part]]], most: int) -> Iterator[tuple[int, int, list[tuple[int, Part]]]]:
