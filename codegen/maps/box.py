@@ -19,6 +19,7 @@ from neuronx_cc.codegen.maps.body import Blocks, Body, Round
 from neuronx_cc.codegen.maps.column_sums import ColumnSums
 from neuronx_cc.codegen.maps.counting import Counting, Starts
 from neuronx_cc.codegen.maps.crossing import Crossing
+from neuronx_cc.codegen.maps.elementwise import ROUNDED
 from neuronx_cc.codegen.maps.fusion import Fusion
 from neuronx_cc.codegen.maps.inputs import (
     column_bytes,
@@ -50,7 +51,7 @@ from neuronx_cc.codegen.maps.tile_size import tile_elements, whole_runs
 from neuronx_cc.codegen.movement.transfer import put
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.program import Space, Stream
-from neuronx_cc.ir.types import itemsize
+from neuronx_cc.ir.types import NARROW, itemsize
 
 Tile = Callable[[Starts, Blocks], Iterator[None]]
 """Emits the tile of blocks that starts there, step by step."""
@@ -101,6 +102,7 @@ class Box:
         """Values of rows -> where they lie in PSUM."""
         self.counting = Counting(self.builder, self.pool, tiles, area.origin)
         self.fusion = Fusion(context, self.kernel, member, area.outputs, self._is_scale, self._is_loaded, self._is_cast)
+        self.fusion.loaded |= dict.fromkeys(filter(self._is_widened, self.inputs), "f32")
         self.ops = sum(op not in self.fusion and not self.kernel.is_row(op.shape) for op in self.kernel.ops)
         """That are emitted for all elements."""
         self.sums = sums_of(context, self.kernel, member)
@@ -129,6 +131,17 @@ class Box:
         """Whether the DMA may cast ``operand`` as it comes from outside."""
         block = self.blocks.get(operand) if operand in self.inputs and operand not in self.plan.transposed else None
         return block is not None and block.alloc.space is Space.HBM
+
+    def _is_widened(self, operand: hlo.SSAValue) -> bool:
+        """Whether the DMA makes FP32 of a narrow ``operand`` whose elements are repeated along rows: instructions take
+        such a value a partition, or one for each of their rows, in FP32 alone.
+        """
+        block = self.blocks[operand]
+        inner = next((atom for atom in reversed(block.dims[1:]) if atom.size > 1), None)
+        if block.dtype not in NARROW or not self._is_cast(operand) or inner is None or inner.stride:
+            return False
+        readers = (op for op in self.kernel.ops if operand in op.sources)
+        return operand not in self.fusion.loaded and all(op.opcode in ROUNDED for op in readers)
 
     # which free dims are looped over -----------------------------------------------------------------------------
 
@@ -385,7 +398,7 @@ class Box:
         for value in repeated:
             block = self.blocks[value]
             elements = prod(sizes[dim] for dim, atom in enumerate(block.dims[1:]) if atom.stride)
-            nbytes += up(elements * itemsize(block.dtype), alignment)
+            nbytes += up(elements * itemsize(self.fusion.loaded.get(value, block.dtype)), alignment)
         return max(1, nbytes)
 
     def _is_spread(self, value: hlo.SSAValue) -> bool:
