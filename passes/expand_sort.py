@@ -1,9 +1,9 @@
 """Prepares ``sort`` and ``topk`` for code generation, which sorts rows of s32 words upwards.
 
 Input: a canonical module. Output: every ``sort`` has the properties ``keys`` and ``blocks``, two dims of which the last
-is sorted, and s32 operands; every ``topk`` has rows of floats of 16 or 32 bits, or s32, that fit a partition. A comparator that
-``keys`` can read becomes integer keys (``words``); operands that nobody reads are dropped,
-those that their key determines are restored from it. Any other comparator is applied by a bitonic network of
+is sorted, and s32 operands; every ``topk`` has rows of floats of 16 or 32 bits, or s32, that fit a partition. A
+comparator that ``keys`` can read becomes integer keys (``words``); operands that nobody reads are dropped, those that
+their key determines are restored from it. Any other comparator is applied by a bitonic network of
 whole-array ops, which also merges rows that are too long for one tile (``network``). Every sort is stable.
 """
 

@@ -26,7 +26,7 @@ from neuronx_cc.codegen.maps.elementwise import ARITHMETIC
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo.editing import copy_op, defining_op, ops_of, users
 from neuronx_cc.ir.scans import scan_of
-from neuronx_cc.ir.types import FLOATS, itemsize
+from neuronx_cc.ir.types import FLOATS, NARROW, itemsize
 from neuronx_cc.passes.analysis.stored import is_given
 
 Sums = Callable[[hlo.ReduceOp], int]
@@ -67,7 +67,7 @@ def _chain(op: hlo.HloOp, chains: dict[hlo.HloOp, int], sums_columns: Sums) -> i
     """Ops from what is in HBM to ``op``; 0 when it is not to be computed again."""
     shape = op.shape
     if (
-        shape.size < STREAMED_ELEMENTS
+        (shape.size < STREAMED_ELEMENTS and not _widens(op))
         or shape.dtype not in FLOATS
         or not all(_takes(u, shape, sums_columns) for u in users(op.result))
     ):
@@ -86,6 +86,12 @@ def _chain(op: hlo.HloOp, chains: dict[hlo.HloOp, int], sums_columns: Sums) -> i
     if isinstance(maker, hlo.HloOp) and maker in chains:
         return chains[maker] + 1 if squeeze(read.dims) == squeeze(shape.dims) else 0
     return 1 if _is_stored(source, sums_columns) else 0
+
+
+def _widens(op: hlo.HloOp) -> bool:
+    """Whether engines, or the DMA, do ``op`` as they read its operand, and no contraction does as it writes that."""
+    widens = isinstance(op, hlo.ConvertOp) and op.shape.dtype == "f32" and hlo.shape_of(op.operand).dtype in NARROW
+    return widens and not isinstance(base(op.sources[0]).owner, hlo.ContractionOp)
 
 
 def _is_small(operand: hlo.SSAValue, size: int) -> bool:

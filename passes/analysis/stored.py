@@ -45,8 +45,9 @@ def is_stored(value: hlo.SSAValue) -> bool:
 
 
 def lies_in_hbm(value: hlo.SSAValue) -> bool:
-    """Whether ``value`` is a view of an array in HBM, or is moved there when it is made."""
-    return is_stored(value) or isinstance(viewed(value).owner, LEFT)
+    """Whether ``value`` is a view of an array in HBM, or is all of one that is moved there when it is made."""
+    whole = viewed(value)
+    return is_stored(value) or (isinstance(whole.owner, LEFT) and hlo.shape_of(whole).size == hlo.shape_of(value).size)
 
 
 def _names_bytes(op: Any) -> TypeGuard[hlo.ConvertOp]:

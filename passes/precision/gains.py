@@ -18,6 +18,8 @@ from neuronx_cc.passes.manager import PassOptions
 from neuronx_cc.passes.precision.decisions import Contraction, is_f32, lowers_all
 
 NO_GAIN = "as long in 16 bits"
+SOME = 2
+"""A contraction's result is cast as it leaves PSUM, so one part in so many of what others are few of pays."""
 _PAIRED = hlo.AddOp | hlo.SubtractOp | hlo.MultiplyOp
 """Ops that Vector does at twice the rate on two arrays of 16 bits."""
 _APART = (hlo.RegionOp, hlo.ConstantOp, hlo.IotaOp, hlo.FormatOp)
@@ -57,13 +59,11 @@ def _groups(ops: list[hlo.HloOp]) -> Iterable[list[hlo.HloOp]]:
 
 
 def _gains(group: list[hlo.HloOp], few: int, timing: Timing) -> bool:
-    if all(hlo.shape_of(value).size < few for op in group for value in _arrays(op)):
-        return False
     moved: dict[hlo.SSAValue, None] = {}
     paired, inside = 0.0, {*group}
     for op in group:
         given = [value for value in _arrays(op) if value.owner not in inside]
-        if any(isinstance(value.owner, Contraction) and hlo.shape_of(value).size >= few for value in given):
+        if any(isinstance(value.owner, Contraction) and SOME * hlo.shape_of(value).size >= few for value in given):
             return True
         if isinstance(op, hlo.GatherOp) and op.dims.data.operand_batching_dims and op.shape.size >= few:
             return True
@@ -75,7 +75,7 @@ def _gains(group: list[hlo.HloOp], few: int, timing: Timing) -> bool:
     nbytes = sum(hlo.shape_of(value).size for value in moved) * itemsize("f32")
     vector = timing.engine("tensor_tensor", Stream.VECTOR, few // timing.sizes.partitions, alu=("add",)).bound
     saved = vector * paired / few / 2
-    return saved > max(timing.transfer_latency, timing.transfer(nbytes, timing.long_run).bound)
+    return saved > 2 * timing.transfer_latency + timing.transfer(nbytes, timing.long_run).bound
 
 
 def _is_of_two(op: hlo.BinaryOp) -> bool:

@@ -18,6 +18,7 @@ from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.hlo.editing import insert_before, ops_of, retype, viewed
 from neuronx_cc.passes.accumulate_f32 import record
+from neuronx_cc.passes.analysis.attentions import scores_of
 from neuronx_cc.passes.analysis.stored import is_stored
 from neuronx_cc.passes.analysis.values import constant_of
 from neuronx_cc.passes.expansions.combiners import combiner_in
@@ -215,15 +216,16 @@ def _moved_out(computation: hlo.ComputationOp) -> frozenset[hlo.HloOp]:
     found = set[hlo.Operation](each for each in reversed(list(computation.block.ops)) if isinstance(each, hlo.ReturnOp))
     for op in reversed(list(ops_of(computation.block))):
         moves = isinstance(op, hlo.TupleOp | hlo.MovementOp) and not isinstance(op, hlo.DynamicUpdateSliceOp)
-        moves = moves and not (isinstance(op, hlo.TransposeOp) and _is_contracted(op.operand))
+        moves = moves and not (isinstance(op, hlo.TransposeOp) and _is_attended(op.operand))
         if moves and op.results[0].first_use is not None and all(use.operation in found for use in op.results[0].uses):
             found.add(op)
     return frozenset(op for op in found if isinstance(op, hlo.MovementOp))
 
 
-def _is_contracted(value: hlo.SSAValue) -> bool:
-    """Whether a contraction makes ``value``: its kernel puts narrow numbers in order in less time."""
-    return isinstance(viewed(value).owner, Contraction)
+def _is_attended(value: hlo.SSAValue) -> bool:
+    """Whether an attention makes ``value``: its kernel puts narrow numbers in order in less time."""
+    made = viewed(value).owner
+    return isinstance(made, hlo.DotOp) and scores_of(made) is not None
 
 
 def computes_in_any_float(op: hlo.HloOp) -> bool:
