@@ -16,7 +16,7 @@ from math import prod
 
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo.editing import defining_op, erase, replace
-from neuronx_cc.ir.types import itemsize
+from neuronx_cc.ir.types import NARROW, itemsize
 from neuronx_cc.passes.expansions.build import Build
 from neuronx_cc.passes.indexing import compare as indexing_compare
 from neuronx_cc.passes.indexing import walks
@@ -90,13 +90,13 @@ def _gathered(b: Build, op: hlo.GatherOp, ahead: bool) -> Value:
         return _repeated(b, operand, windows, wanted)
     if windows.count == 1:
         return b.reshape(_one(b, operand, windows), [windows.size(label) for label in wanted])
-    dtype = op.shape.dtype
-    asked = Asked(windows, wanted, dtype, itemsize(dtype), defining_op(operand) is not None)
-    plan = choose(costs_of(b), asked)
-    walk = walks.found(b, windows, wanted)
+    dtype, walk = op.shape.dtype, walks.found(b, windows, wanted)
+    # at known places narrow floats take the forms of FP32: tables on chip, or others' order, would have to pay twice
+    size = itemsize("f32" if walk is not None and dtype in NARROW else dtype)
+    plan = choose(costs_of(b), Asked(windows, wanted, dtype, size, defining_op(operand) is not None))
     if walk is not None:
         forward = walk.order == tuple(range(len(windows.dims)))
-        if walks.walk_ns(costs_of(b), walk, itemsize(dtype), forward) < plan.ns:
+        if walks.walk_ns(costs_of(b), walk, size, forward) < plan.ns:
             return b.reshape(walks.taken(b, operand, walk, costs_of(b)), [windows.size(label) for label in wanted])
     if plan.form in ("rows", "transposed"):
         return _rows(b, operand, windows, wanted, plan.form == "transposed")
