@@ -325,10 +325,11 @@ def _largest(b: Build, rows: Value, wanted: int) -> tuple[Value, Value]:
         places = b.add(b.add(b.reshape(places, dims), base), b.number(start, "s32", dims))
         found.append([b.reshape(value, (height, pieces * taken)) for value in (values, places)])
     values, places = (b.concatenate(columns, 1) for columns in zip(*found, strict=True))
-    words = Words(b)
-    done = sort_rows(b, [words.key(values, False), places], 2)
+    words, dtype = Words(b), hlo.shape_of(rows).dtype
+    wide = "f32" if dtype in FLOATS else dtype
+    done = sort_rows(b, [words.key(b.convert(values, wide), False), places], 2)
     best, places = (b.slice(word, 1, 0, wanted) for word in done)
-    return words.restored(best, hlo.shape_of(rows).dtype, False), places
+    return b.convert(words.restored(best, wide, False), dtype), places
 
 
 def _native(b: Build, rows: Value, wanted: int) -> tuple[Value, Value]:
