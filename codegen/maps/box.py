@@ -231,8 +231,11 @@ class Box:
 
     def _defer_partitions(self, loops: Sequence[tuple[int, int]]) -> None:
         """Let instructions read values of one a partition where they lie, of tiles of ``loops``."""
+        steps = dict(loops)
+        rows = prod(steps.get(dim, size) for dim, size in enumerate(self.sizes) if not self.reduced[dim])
+        single = rows == 1 and not self.kernel.order and self.crossing is None
         self.operands.partition_places = defer_partitions(
-            self.kernel, self.member, self.blocks, dict(loops), self.fusion, self.context.splat
+            self.kernel, self.member, self.blocks, steps, self.fusion, self.context.splat, single
         )
 
     def _store_columns(self, kept: Sequence[tuple[Block, Block]]) -> None:

@@ -203,6 +203,9 @@ def _read_deferred(e: Emitter, opcode: str, out: Block, readable: Sequence[Reada
     if isinstance(first, Deferred) and first.alu == ROTATE:
         e.over("int_tensor_tensor", Stream.GPSIMD, [out], [first.block], alu=[ROTATE], imm=[first.constant])
         return
+    if opcode in ARITHMETIC and isinstance(first, Deferred) and first == readable[-1]:
+        _squared(e, out, first)
+        return
     if opcode in ARITHMETIC:
         arithmetic(e, ARITHMETIC[opcode], out, first, readable[1])
         return
@@ -223,6 +226,16 @@ def _activation(e: Emitter, function: str, out: Block, of: Deferred) -> None:
     flags = ["scale_ap"] * (scale is not None) + ["bias"] * (bias is not None)
     factor = of.constant if of.alu == "multiply" and scale is None else 1.0
     e.over("activation", Stream.SCALAR, [out], ins, alu=[function], imm=[factor], flags=flags)
+
+
+def _squared(e: Emitter, out: Block, of: Deferred) -> None:
+    """The square of a sum with, or difference from, one value a partition, on Scalar: of whichever sign."""
+    assert of.partition is not None, "other operands are deferred once"
+    bias = partition_block(of.partition)
+    if of.alu == "subtract":
+        positive, bias = bias, e.scratch(bias, "f32")
+        e.over("tensor_scalar", Stream.VECTOR, [bias], [positive], alu=["multiply"], imm=[-1.0])
+    e.over("activation", Stream.SCALAR, [out], [of.block, bias], alu=["square"], imm=[1.0], flags=["bias"])
 
 
 def _scaled(e: Emitter, alu: str, out: Block, block: Block, scale: Block) -> None:

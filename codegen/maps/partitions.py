@@ -27,10 +27,12 @@ def defer_partitions(
     steps: Mapping[int, int],
     fusion: Fusion,
     splat: Callable[[hlo.SSAValue], float | None],
+    single: bool = False,
 ) -> dict[hlo.HloOp, int]:
     """Add to the ops of ``fusion`` that are part of another's instruction; which operand is one a partition.
 
-    ``blocks``: of what comes from outside or is wanted there; ``steps``: sizes of a tile along looped free dims.
+    ``blocks``: of what comes from outside or is wanted there; ``steps``: sizes of a tile along looped free dims;
+    ``single``: whether a partition of a tile has one row.
     """
     found: dict[hlo.HloOp, int] = {}
     deferred, narrowed = fusion.users, {made: cast for cast, made in fusion.casts.items()}
@@ -51,6 +53,15 @@ def defer_partitions(
         array = op.sources[1 - place]
         if splat(array) is None and _inside(array, kernel, member, fusion) is None:
             found[op], deferred[op] = place, narrowed.get(user, user)
+            taken |= {op, user}
+    for op in kernel.ops if single else ():  # differences from a value of the row that are squared, and nothing else
+        user = _square_of(op, kernel, member)
+        if user is None or {op, user} & taken or op.results[0] in blocks or user in fusion.users.values():
+            continue
+        rows = [_is_of_row(operand, kernel, member) for operand in op.sources]
+        other = op.sources[rows.index(False)] if sum(rows) == 1 else None
+        if other is not None and splat(other) is None and _inside(other, kernel, member, fusion) is None:
+            found[op], deferred[op] = rows.index(True), user
             taken |= {op, user}
     for op in kernel.ops:  # sums on the way into activations, whose products may be above
         if op.opcode != "add" or op in deferred or op.results[0] in blocks:
@@ -77,6 +88,24 @@ def _place(
         return None
     place = partitions.index(True)
     return place if trace(op.sources[place], kernel, member) is None else None
+
+
+def _square_of(op: hlo.HloOp, kernel: Kernel, member: dict[hlo.SSAValue, Kernel]) -> hlo.HloOp | None:
+    """The product of sum or difference ``op``, of whole rows, with itself, if nothing else reads that."""
+    readers = {use.operation for use in op.results[0].uses}
+    user = readers.pop() if len(readers) == 1 else None
+    if op.opcode not in ("add", "subtract") or not isinstance(user, hlo.MultiplyOp) or not _is_whole(op, kernel):
+        return None
+    squares = user.operands[0] is user.operands[1] is op.results[0]
+    return user if squares and _is_whole(user, kernel) and member.get(user.results[0]) is kernel else None
+
+
+def _is_of_row(value: hlo.SSAValue, kernel: Kernel, member: dict[hlo.SSAValue, Kernel]) -> bool:
+    """Whether ``value`` repeats FP32 numbers of the rows that ``kernel`` makes."""
+    source = trace(value, kernel, member)
+    if source is None or hlo.shape_of(source).dtype != "f32" or hlo.shape_of(value).dtype != "f32":
+        return False
+    return kernel.is_row(hlo.shape_of(source)) and not kernel.is_row(hlo.shape_of(value))
 
 
 def _inside(
