@@ -231,7 +231,8 @@ def _on_tensor(op: hlo.DotOp, lhs: _Side, rhs: _Side, context: PassContext) -> f
         work += _arrival(side, batch, dtype, timing)
     if lhs.batch:
         work += timing.transfer(op.shape.nbytes, op.shape.dims[-1] * itemsize(op.shape.dtype), "write")
-    cast = timing.transfer_latency if dtype != "f32" else 0.0  # what is cast comes from where it was put for that
+    # TensorE waits for the engines that cast operands
+    cast = 0.0 if dtype == "f32" else timing.latency(Stream.VECTOR) + timing.latency(Stream.SCALAR)
     return max(work.tensor + work.scalar + work.vector, work.dma) + cast
 
 
