@@ -231,8 +231,9 @@ def _on_tensor(op: hlo.DotOp, lhs: _Side, rhs: _Side, context: PassContext) -> f
         work += _arrival(side, batch, dtype, timing)
     if lhs.batch:
         work += timing.transfer(op.shape.nbytes, op.shape.dims[-1] * itemsize(op.shape.dtype), "write")
-    # TensorE waits for the engines that cast operands
-    cast = 0.0 if dtype == "f32" else timing.latency(Stream.VECTOR) + timing.latency(Stream.SCALAR)
+    # what is cast keeps TensorE waiting: each batch index comes by a transfer of its own
+    cast = timing.transfer_latency if lhs.batch else timing.latency(Stream.VECTOR) + timing.latency(Stream.SCALAR)
+    cast = 0.0 if dtype == "f32" else cast
     return max(work.tensor + work.scalar + work.vector, work.dma) + cast
 
 
