@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Mapping
 
 from neuronx_cc.codegen.context import Context
-from neuronx_cc.codegen.formation.graph import Kernel, trace
+from neuronx_cc.codegen.formation.graph import Kernel, reads, trace
 from neuronx_cc.codegen.maps.bits import rotation
 from neuronx_cc.codegen.maps.elementwise import ACTIVATION, ARITHMETIC, IN_FP32, ROUNDED
 from neuronx_cc.codegen.maps.functions import CURVED, Function, function_of
@@ -150,7 +150,8 @@ class Fusion:
             elif dtypes in (("f32", "bf16"), ("f32", "f16")) and here and alone and self._is_cast(source):
                 self.loaded[source] = dtypes[1]
                 self._take_into(op, max(readers, key=position.__getitem__), position)
-            shown = op not in self and op.result in self._stored and not any(user in position for user in readers)
+            read = any(use.operation in position for use in reads(op.result))  # perhaps through views
+            shown = op not in self and op.result in self._stored and not read
             if shown and source.owner in position and source.owner not in self and {*dtypes} <= WIDE_FLOATS:
                 self.written.add(op)
 

@@ -112,3 +112,20 @@ def test_places_stay_exact(kind: str, random: np.random.Generator) -> None:
         places = index in (0, 1, 3)
         ends = np.asarray(exact) if places else np.asarray(exact).astype(dtype).astype(np.float32)
         np.testing.assert_array_equal(result.astype(ends.dtype) if places else result.astype(dtype), ends)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_results_that_are_read_through_views(dtype: Any) -> None:
+    """A cast that is a result, and read in another shape by the kernel that makes it."""
+
+    def program(x: Array, y: Array, left: Array) -> tuple[Array, Array]:
+        shown, y = jnp.tanh(x.astype(dtype)).astype(jnp.float32), y.astype(dtype)
+        made = (1 / (y * y + 2)).astype(jnp.float32)
+        return shown, jnp.where(~left.reshape(y.shape), made, shown.reshape(y.shape))
+
+    draw = np.random.default_rng(5)
+    given = [draw.standard_normal(dims, np.float32) for dims in ((7, 1, 1, 31), (1, 1, 7, 31))]
+    given.append(draw.random((7, 31, 1, 1)) < 0.5)
+    found = compile_text(text_of(program, *given), TRN1).run(given)
+    for made, want in zip(found, program(*map(jnp.asarray, given)), strict=True):
+        np.testing.assert_allclose(made, np.asarray(want), rtol=2 * float(jnp.finfo(dtype).eps))
