@@ -4,7 +4,7 @@ Ops that elementwise ops, movement and folds connect are one group, which has on
 as long as an op, and often a way through HBM. A group gains from fewer bits where what contractions leave in HBM takes
 half the time to load, where rows are gathered from tables on chip, and where Vector, which adds and multiplies pairs of
 numbers of 16 bits at twice the rate, takes longer for these than the DMA takes for what the group reads and makes. The
-updates of an optimizer do not, nor what is computed of small arrays.
+updates of an optimizer do not, nor what is computed of small arrays, nor what recurrences read and make.
 """
 
 from collections.abc import Iterable, Iterator
@@ -13,6 +13,7 @@ from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo.editing import ops_of, viewed
 from neuronx_cc.ir.isa.program import Stream
 from neuronx_cc.ir.isa.timing import Timing
+from neuronx_cc.ir.scans import scan_of
 from neuronx_cc.ir.types import itemsize
 from neuronx_cc.passes.manager import PassOptions
 from neuronx_cc.passes.precision.decisions import Contraction, is_f32, lowers_all
@@ -59,6 +60,8 @@ def _groups(ops: list[hlo.HloOp]) -> Iterable[list[hlo.HloOp]]:
 
 
 def _gains(group: list[hlo.HloOp], few: int, timing: Timing) -> bool:
+    if any(scan_of(op) is not None for op in group):
+        return False  # recurrences are FP32, and what they read would be cast for them
     moved: dict[hlo.SSAValue, None] = {}
     paired, inside = 0.0, {*group}
     for op in group:

@@ -46,6 +46,22 @@ def solved(m: Any, x: Any) -> Any:
     return jax.lax.fori_loop(0, 10, lambda _, x: 0.85 * m @ x + 0.15, x)
 
 
+def states(x: Any, mix: Any, spread: Any, rates: Any) -> Any:
+    """Selective state spaces, as Mamba has them."""
+    few = rates.shape[1]
+    delta, b, c = jnp.split(x @ mix * 0.05, (spread.shape[0], spread.shape[0] + few), -1)
+    delta = jax.nn.softplus(delta @ spread * 0.2)
+    decay = jnp.exp(delta[..., None] * -jnp.exp(rates))
+    fed = (delta * x)[..., None] * b[..., None, :]
+
+    def step(h: Any, each: Any) -> Any:
+        h = each[0] * h + each[1]
+        return h, (h * each[2]).sum(-1)
+
+    first = jnp.zeros(decay.shape[2:])
+    return jax.vmap(lambda *each: jax.lax.scan(step, first, each)[1])(decay, fed, c)
+
+
 def rotated(a: Any, b: Any) -> Any:
     return jnp.einsum("nij,njk->nik", a, b)
 
@@ -108,6 +124,8 @@ def test_updates_are_not_lost() -> None:
         (edges, [(235, 462)]),
         (solved, [(448, 448), (448,)]),
         (solved, [(200, 200), (200,)]),
+        (states, [(2, 391, 348), (348, 40), (24, 348), (348, 8)]),
+        (states, [(1, 200, 512), (512, 64), (32, 512), (512, 16)]),
         (rotated, [(17, 3, 3), (17, 3, 3)]),
         (rotated, [(40, 4, 4), (40, 4, 2)]),
         (unfolded, [(1, 14, 14, 6), (150, 16)]),
