@@ -27,7 +27,7 @@ from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo.editing import copy_op, defining_op, ops_of, users
 from neuronx_cc.ir.scans import scan_of
 from neuronx_cc.ir.types import FLOATS, NARROW, itemsize
-from neuronx_cc.passes.analysis.stored import is_given
+from neuronx_cc.passes.analysis.stored import is_given, lies_in_hbm
 
 Sums = Callable[[hlo.ReduceOp], int]
 STREAMED_ELEMENTS = 1 << 20
@@ -69,7 +69,7 @@ def _chain(op: hlo.HloOp, chains: dict[hlo.HloOp, int], sums_columns: Sums) -> i
     if (
         (shape.size < STREAMED_ELEMENTS and not _widens(op))
         or shape.dtype not in FLOATS
-        or not all(_takes(u, shape, sums_columns) for u in users(op.result))
+        or not all(_takes(u, shape, sums_columns) or _casts_itself(u, op) for u in users(op.result))
     ):
         return 0
     large = {operand for operand in op.sources if not _is_small(operand, shape.size)}
@@ -92,6 +92,12 @@ def _widens(op: hlo.HloOp) -> bool:
     """Whether engines, or the DMA, do ``op`` as they read its operand, and no contraction does as it writes that."""
     widens = isinstance(op, hlo.ConvertOp) and op.shape.dtype == "f32" and hlo.shape_of(op.operand).dtype in NARROW
     return widens and not isinstance(base(op.sources[0]).owner, hlo.ContractionOp)
+
+
+def _casts_itself(user: hlo.Operation, op: hlo.HloOp) -> bool:
+    """Whether the kernel of ``user`` widens what it loads, so that it needs no ``op`` (``graph.is_load_cast``)."""
+    loads = isinstance(user, hlo.DotOp | hlo.ConvolutionOp | hlo.ReduceOp) and len(user.operands) == 2
+    return loads and _widens(op) and lies_in_hbm(op.sources[0])
 
 
 def _is_small(operand: hlo.SSAValue, size: int) -> bool:

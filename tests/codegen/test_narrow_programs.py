@@ -52,6 +52,12 @@ def scaled(x: Any, scale: Any, bias: Any) -> Any:
     return jax.nn.silu(x.reshape(-1, 4, 11, x.shape[-1]) * scale[..., None] + bias[..., None])
 
 
+def of_groups(x: Any) -> Any:
+    groups = x.reshape(*x.shape[:3], 32, -1)
+    mean, variance = (f(groups, (1, 2, 4), keepdims=True) for f in (jnp.mean, jnp.var))
+    return ((groups - mean) * lax.rsqrt(variance + 1e-5)).reshape(x.shape)
+
+
 def doubled(x: Any) -> Any:
     images = x.reshape(3, 8, -1, 16)
     return jnp.repeat(jnp.repeat(images, 2, 1), 2, 2)
@@ -68,6 +74,7 @@ PROGRAMS: dict[str, tuple[Any, list[tuple[int, ...]]]] = {
     "few columns": (centred, [(176, 9)]),
     "many columns": (by_columns, [(1208, 470)]),
     "a scale of each channel": (scaled, [(88, 484), (4, 11), (4, 11)]),
+    "norms of groups": (of_groups, [(4, 18, 18, 448)]),
     "an image doubled": (doubled, [(24, 160)]),
 }
 
