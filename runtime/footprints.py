@@ -10,7 +10,7 @@ contiguous runs where they touch; what remains is a regular grid of runs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from math import gcd, prod
@@ -131,12 +131,14 @@ class Patterns:
             self._known[key] = known
         return known
 
-    def numbers(self, refs: Sequence[Ref]) -> tuple[Array, Array]:
-        """The same of many operands without registers of which only the range is known."""
+    def numbers(self, refs: Sequence[Ref], spread: Mapping[int, Dims]) -> tuple[Array, Array]:
+        """The same of many operands; ``spread`` has more dims for some of them."""
         found = [
             known or self.number(ref, ())
             for known, ref in zip(map(self._known.get, map(_key, refs)), refs, strict=True)
         ]
+        for at, dims in spread.items():
+            found[at] = self.number(refs[at], dims)
         numbers, bases = np.fromiter(chain.from_iterable(found), np.int64, 2 * len(refs)).reshape(-1, 2).T
         return numbers, bases
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 import ctypes
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from neuronx_cc.runtime.intervals import Array
 
-ABI = 2
+ABI = 3
 """Must be the number in race_core.cpp."""
 PATH = Path(__file__).parent / "native" / "librace.so"
 MAX_PAGES = 1 << 22
@@ -25,6 +26,8 @@ MAX_CANDIDATES = 1 << 29
 """Accesses that are looked at beside others, some seconds; programs without races have fewer than a thousandth."""
 NO_ROOM, NO_TIME = 1, 2
 """Why not all pairs are there; numbers of race_core.cpp."""
+MAX_DIMS = 8
+"""Of the sets of cells that are walked through natively."""
 _MAX_SLOTS = 16
 _MOST = (1 << 31) - 1
 
@@ -42,7 +45,10 @@ def load() -> ctypes.CDLL | None:
     library.race_clocks.argtypes = [word, array, array, word, array, array, word, *[array] * 7]
     library.race_pairs.argtypes = [word, *[array] * 5, word, *[array] * 5, word, word, word, array, array, array]
     library.race_distinct.argtypes = [word, array, array, array]
-    library.race_clocks.restype = library.race_pairs.restype = library.race_distinct.restype = word
+    library.race_defined.argtypes = [ctypes.c_bool, word, *[array] * 7, word, array]
+    library.race_defined_stretches.argtypes = [word, *[array] * 7]
+    for function in ("clocks", "pairs", "distinct", "defined", "defined_stretches"):
+        getattr(library, f"race_{function}").restype = word
     return library
 
 
@@ -119,6 +125,52 @@ def pairs(
         *_pointers(earlier, later, end),
     )
     return earlier[:found].copy(), later[:found].copy(), int(end[0])
+
+
+class Cells(NamedTuple):
+    """Where footprints lie in a map."""
+
+    patterns: Array
+    """Of each footprint."""
+    bases: Array
+    """Of each footprint: its first cell."""
+    shapes: Array
+    """Of each pattern: a ``Shape`` of race_core.cpp."""
+    layers: Array
+    """Which of the map's layers a mask is for, of all shapes one after the other."""
+    masks: Array
+
+
+def walk_cells(state: Array, touched: Array, writes: Array, cells: Cells | None) -> int | None:
+    """The first read, of accesses to footprints one after the other, of cells that neither ``state`` nor a write before
+    it defines, or -1; what writes define is noted in ``state``: bool [cells], or uint64 [layers, cells]. None: not to be
+    had."""
+    library = load()
+    if library is None or cells is None:
+        return None
+    assert state.flags.c_contiguous, "a map is one block"
+    touched, writes = _words(touched), np.ascontiguousarray(writes, bool)
+    patterns, bases, shapes, layers = (_words(column) for column in cells[:4])
+    found: int = library.race_defined(
+        state.dtype == np.uint64,
+        len(touched),
+        *_pointers(touched, writes, patterns, bases, shapes, layers, cells.masks),
+        state.shape[-1],
+        state.ctypes.data,
+    )
+    return found
+
+
+def walk_stretches(state: Array, touched: Array, writes: Array, stretches: tuple[Array, ...]) -> int | None:
+    """The same where footprints are stretches of cells: of each the first and the behind-last one, and of these where they
+    begin and end."""
+    library = load()
+    if library is None:
+        return None
+    touched, writes = _words(touched), np.ascontiguousarray(writes, bool)
+    stretches = tuple(_words(column) for column in stretches)
+    found: int = library.race_defined_stretches(len(touched), *_pointers(touched, writes, *stretches, state))
+    return found
 
 
 def distinct_firsts(keys: Array) -> tuple[Array, Array]:

@@ -29,10 +29,14 @@ def _reads_result(instr: Instr) -> bool:
     return condition is True or condition in instr.flags
 
 
-def check_nesting(records: Sequence[Record]) -> None:
+def check_nesting(marked: Sequence[tuple[int, Record]]) -> None:
+    """``marked`` are records with their numbers, all loops and regions among them.
+
+    Raises RunError EBIR902 where they do not nest.
+    """
     opened: list[Record] = []
     cases: list[int] = []
-    for row, record in enumerate(records):
+    for row, record in marked:
         if isinstance(record, Instr):
             continue
         if isinstance(record, Loop | While | Branch):
@@ -52,40 +56,6 @@ def check_nesting(records: Sequence[Record]) -> None:
                 raise RunError("EBIR902", f"the branch that record {row} ends has {begun} cases, not {start.cases}")
     if opened:
         raise RunError("EBIR902", "a loop has no end")
-
-
-def loop_sizes(records: Sequence[Record]) -> dict[int, int]:
-    """Of the loop at each row: dynamic instructions of one iteration."""
-    sizes: dict[int, int] = {}
-    opened = [(-1, 1)]
-    counts = [0]
-    for row, record in enumerate(records):
-        if isinstance(record, Instr):
-            counts[-1] += 1
-        elif isinstance(record, Loop | While | Branch):
-            opened.append((row, record.count if isinstance(record, Loop) else 1))
-            counts.append(0)
-        elif not isinstance(record, Else):
-            start, trips = opened.pop()
-            sizes[start] = counts.pop()
-            counts[-1] += trips * sizes[start]
-    return sizes
-
-
-def dynamic_rows(records: Sequence[Record]) -> int:
-    """Dynamic instructions, waits and accesses, each a row of the race check; bodies of regions count once."""
-    total, trips = 0, [1]
-    for record in records:
-        if isinstance(record, Instr):
-            more = record.op in _READ_MODIFY_WRITE and _reads_result(record)
-            total += trips[-1] * (1 + len(record.waits) + len(record.ins) + len(record.outs) + more)
-        elif isinstance(record, Loop):
-            trips.append(trips[-1] * record.count)
-        elif isinstance(record, While | Branch):
-            trips.append(trips[-1])
-        elif not isinstance(record, Else):
-            trips.pop()
-    return total
 
 
 def location(program: Program, row: int) -> Loc:

@@ -10,8 +10,8 @@ only a region defines whose body may not be run at all is undefined after it; a 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import groupby
+from collections.abc import Iterator, Mapping
+from functools import reduce
 
 import numpy as np
 
@@ -23,8 +23,8 @@ from neuronx_cc.runtime.race_maps import HbmMap, Map, OnChipMap, grid_of_hbm, pa
 from neuronx_cc.runtime.race_native import distinct_firsts
 from neuronx_cc.runtime.race_trace import Area, Block, Trace
 
-Event = tuple[int, int, bool]
-"""Access, footprint, whether it writes."""
+Events = tuple[Array, Array, Array]
+"""Accesses, their footprints, whether they write."""
 
 
 def find_undefined(trace: Trace, clocks: Clocks, initialised: Array) -> int | None:
@@ -38,9 +38,11 @@ def find_undefined(trace: Trace, clocks: Clocks, initialised: Array) -> int | No
     found = []
     for memory, members in _maps(footprints, touched, writes, initialised, len(trace.pieces)):
         mine = np.isin(touched, members)
-        events = zip(kept[mine].tolist(), touched[mine].tolist(), writes[mine].tolist(), strict=True)
-        pieces = zip(clocks.pieces[accesses.at[kept[mine]]].tolist(), events, strict=True)
-        todo = {piece: [event for _, event in group] for piece, group in groupby(pieces, lambda each: each[0])}
+        columns = (kept[mine], touched[mine], writes[mine])
+        pieces = clocks.pieces[accesses.at[kept[mine]]]
+        firsts = np.flatnonzero(np.diff(pieces, prepend=-1))
+        parts = zip(*(np.split(column, firsts[1:]) for column in columns), strict=True)
+        todo = dict(zip(pieces[firsts].tolist(), parts, strict=len(firsts) > 0))
         found.append(_first_undefined(trace.root, todo, memory))
     return min([access for access in found if access is not None], default=None)
 
@@ -67,22 +69,38 @@ def _maps(
             yield HbmMap(footprints, part, initialised, low, high), part
 
 
-def _first_undefined(block: Block, todo: Mapping[int, Sequence[Event]], memory: Map) -> int | None:
+def _first_undefined(block: Block, todo: Mapping[int, Events], memory: Map) -> int | None:
     """The first read in a block that is undefined; ``todo`` has the events of each piece."""
     for item in block:
         if isinstance(item, Area):
-            before, ends = memory.state, []
+            touched = [todo[piece][1] for case in item.cases for piece in _pieces(case) if piece in todo]
+            if not touched:
+                continue
+            part = memory.part(np.concatenate(touched))
+            before, ends = part.copy(), []
             for case in item.cases:
-                memory.state = before.copy()
                 found = _first_undefined(case, todo, memory)
                 if found is not None:
                     return found
-                ends.append(memory.state)
-            memory.state = np.bitwise_and.reduce(ends) if item.certain else before
+                ends.append(part.copy())
+                part[...] = before
+            if item.certain:
+                part[...] = reduce(np.bitwise_and, ends)
             continue
-        for access, footprint, write in todo.get(item.number, ()):
-            if write:
-                memory.define(footprint)
-            elif not memory.defines(footprint):
-                return access
+        if item.number in todo:
+            accesses, touched, writes = todo[item.number]
+            undefined = memory.first_undefined(touched, writes)
+            if undefined >= 0:
+                return int(accesses[undefined])
     return None
+
+
+
+def _pieces(block: Block) -> Iterator[int]:
+    """Numbers of all pieces of a block."""
+    for item in block:
+        if isinstance(item, Area):
+            for case in item.cases:
+                yield from _pieces(case)
+        else:
+            yield item.number

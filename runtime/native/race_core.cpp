@@ -2,6 +2,7 @@
 // order. What they compute is said in race_clocks.py, race_pairs.py and intervals.py, which do the same without them.
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <vector>
 
 #define API extern "C" __attribute__((visibility("default")))
@@ -24,9 +25,62 @@ struct Footprint {
     i64 lowest, highest;         // pages
 };
 
+constexpr int MAX_DIMS = 8;
+
+// A set of cells relative to a base: `run` of them at each point of a grid, major dims first; and in which layers of a
+// map, with which mask: entries first_mask..last_mask-1.
+struct Shape {
+    i64 run, ndims, first_mask, last_mask;
+    i64 count[MAX_DIMS], stride[MAX_DIMS];
+};
+
+// Calls `each` with all runs of cells at `base`: the first cell, how many, and how far they are apart. Ends when it
+// gives false, which is then the result.
+template <class F>
+bool each_run(const Shape& shape, i64 base, F each) {
+    i64 index[MAX_DIMS] = {}, at = base, inner = shape.ndims;
+    i64 length = shape.run, step = 1;
+    if (length == 1 && inner) --inner, length = shape.count[inner], step = shape.stride[inner];
+    for (;;) {
+        if (!each(at, length, step)) return false;
+        i64 d = inner - 1;
+        for (; d >= 0; --d) {
+            at += shape.stride[d];
+            if (++index[d] < shape.count[d]) break;
+            at -= shape.count[d] * shape.stride[d];
+            index[d] = 0;
+        }
+        if (d < 0) return true;
+    }
+}
+
+template <class Cell>
+bool walk_cells(Cell* state, const Shape& shape, i64 base, Cell mask, bool write) {
+    return each_run(shape, base, [&](i64 at, i64 length, i64 step) {
+        Cell* cell = state + at;
+        Cell all = mask;
+        if (write)
+            for (i64 i = 0; i < length; ++i, cell += step) *cell |= mask;
+        else
+            for (i64 i = 0; i < length; ++i, cell += step) all &= *cell;
+        return (all & mask) == mask;
+    });
+}
+
+template <class Cell>
+i64 walk_events(i64 nevents, const i64* footprints, const bool* writes, const i64* patterns, const i64* bases, const Shape* shapes,
+                const i64* layers, const Cell* masks, i64 pitch, Cell* state) {
+    for (i64 n = 0; n < nevents; ++n) {
+        const Shape& shape = shapes[patterns[footprints[n]]];
+        for (i64 k = shape.first_mask; k < shape.last_mask; ++k)
+            if (!walk_cells(state + layers[k] * pitch, shape, bases[footprints[n]], masks[k], writes[n])) return n;
+    }
+    return -1;
+}
+
 }  // namespace
 
-API int race_abi() { return 2; }
+API int race_abi() { return 3; }
 
 // Positions and versions of all instructions; rows of `known`, for which there is room for one a slot and piece and one
 // a wait; `totals` are its rows and the implied waits. Returns the first wait that never ends, or -1; then `totals` has
@@ -127,6 +181,30 @@ API i64 race_pairs(i64 naccesses, const i64* accesses, const i64* at, const i64*
         }
     }
     return found;
+}
+
+// Accesses one after the other on a map of what is defined (race_maps.py): writes define their cells. Returns the first
+// read of a cell that is not, or -1. `words`: whether cells are words of 64 bits, else they are bytes.
+API i64 race_defined(bool words, i64 nevents, const i64* footprints, const bool* writes, const i64* patterns, const i64* bases,
+                     const Shape* shapes, const i64* layers, const uint64_t* masks, i64 pitch, void* state) {
+    if (words)
+        return walk_events(nevents, footprints, writes, patterns, bases, shapes, layers, masks, pitch, static_cast<uint64_t*>(state));
+    const i64 layer = 0;
+    const uint8_t mask = 1;
+    return walk_events(nevents, footprints, writes, patterns, bases, shapes, &layer, &mask, pitch, static_cast<uint8_t*>(state));
+}
+
+// The same where the cells of a footprint are those of its stretches, firsts..lasts-1 of `begins` and `ends`.
+API i64 race_defined_stretches(i64 nevents, const i64* footprints, const bool* writes, const i64* firsts, const i64* lasts,
+                               const i64* begins, const i64* ends, uint8_t* state) {
+    for (i64 n = 0; n < nevents; ++n) {
+        for (i64 k = firsts[footprints[n]]; k < lasts[footprints[n]]; ++k) {
+            const i64 length = ends[k] - begins[k];
+            if (writes[n]) std::memset(state + begins[k], 1, size_t(length));
+            else if (std::memchr(state + begins[k], 0, size_t(length))) return n;
+        }
+    }
+    return -1;
 }
 
 // Numbers the distinct keys in the order of their first places, which are returned, too. Returns how many there are.
