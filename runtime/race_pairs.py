@@ -61,7 +61,7 @@ def _first(trace: Trace, pairs: _Pairs | _Visits) -> Conflict | None:
     found: Conflict | None = None
     for slot in range(len(STREAMS)):
         for earlier, later in pairs.unordered(slot):
-            meeting = _meeting(trace, earlier, later)
+            meeting = _meeting(trace, earlier, later) if len(earlier) else earlier
             if len(meeting):
                 earlier, later = earlier[meeting], later[meeting]
                 best = np.lexsort((-earlier, later))[0]
