@@ -17,7 +17,7 @@ enum Kind { LOOP, END, FALLBACK, MAP, ACCUMULATE, COPY, SELECT, BITS, INTEGER, R
 enum Step {
     ADD, SUBTRACT, DIVIDE, MULTIPLY_, MAX, MIN, EQUAL, NOT_EQUAL, GREATER_EQUAL, GREATER, LESS_EQUAL, LESS,
     AND, OR, XOR, SHIFT_LEFT, SHIFT_RIGHT, SHIFT_RIGHT_ARITHMETIC, REMAINDER, MULTIPLY_HIGH, POWER,
-    ROTATE_LEFT, ANGLE, REDUCE_PRECISION,
+    ROTATE_LEFT, ANGLE, REDUCE_PRECISION, ORDERED_LESS, ORDERED_LESS_EQUAL, ORDERED_EQUAL, ORDERED_NOT_EQUAL,
     FIRST_UNARY, ABS = FIRST_UNARY, NOT, SQUARE, RELU, SQRT, RSQRT, RECIPROCAL, SIGN, EXP, TANH, SIGMOID, ERF, GELU,
     GELU_TANH, SILU, NEGATE, ROUND_EVEN, SOFTPLUS, LOG, SINE, COSINE,
     TRUNCATE, FLOOR, CEIL, ROUND_AWAY, IS_FINITE, EXPM1, LOG1P, TAN, SINH, COSH, ASIN, ACOS, ATAN, ASINH, ACOSH, ATANH, CBRT,
@@ -153,6 +153,7 @@ struct Place {
 struct Workspace {
     alignas(64) float a[BLOCK], b[BLOCK], c[BLOCK];
     alignas(64) uint32_t x[BLOCK], y[BLOCK];
+    alignas(64) char flat[MAX_OPERANDS][BLOCK * 4];
     alignas(64) float panel[128 * 64];
     alignas(64) float row[MAX_ROW];
     alignas(64) char tiles[MOST_TILES];
@@ -238,7 +239,7 @@ struct Rows {
     const Nest& nest;
     int operands;
     i64 index[MAX_DIMS];
-    char* at[MAX_OPERANDS];
+    char* at[MAX_OPERANDS] = {};
 
     Rows(const Nest& n, int count, char* const* start, i64 row) : nest(n), operands(count) {
         for (int o = 0; o < operands; ++o) at[o] = start[o];

@@ -36,7 +36,7 @@ BY_SIZE = {1: TYPES["u8"], 2: TYPES["u16"], 4: TYPES["u32"], 8: RAW8}
 _STEP_TEXT = (
     "add subtract divide multiply max min is_equal not_equal is_ge is_gt is_le is_lt bitwise_and bitwise_or "
     "bitwise_xor logical_shift_left logical_shift_right shift-right-arithmetic remainder mulhi power rotate-left "
-    "atan2 reduce-precision "
+    "atan2 reduce-precision totalorder-lt totalorder-le totalorder-eq totalorder-ne "
     "abs bitwise_not "
     "square relu sqrt rsqrt reciprocal sign exp tanh sigmoid erf gelu gelu_apprx_tanh silu negate "
     "round-nearest-even softplus log sine cosine truncate floor ceil round-nearest-afz is-finite "
@@ -56,6 +56,9 @@ _INTEGER_NAMES = {
 _UNARY_NAMES = {name: engine_name(name) for name in functions.UNARY if engine_name(name) in _FLOAT_STEPS}
 _BINARY_NAMES = {name: engine_name(name) for name in functions.BINARY if engine_name(name) in _FLOAT_STEPS}
 _ACTIVATIONS = {name: name for name in STEP.keys() & functions.ACTIVATION.keys()} | {"arctan": "atan"}
+
+_ORDERED = frozenset(["f32", "bf16"])
+"""Types whose bits, also those of NaNs, are the upper ones of FP32."""
 
 Operation = tuple[int, int, int, int]
 """Step, operand or -1, whether the sides are swapped, the constant's bits."""
@@ -355,14 +358,18 @@ def _program_unary(instr: Instr) -> Form | None:
 
 
 def _program_binary(instr: Instr) -> Form | None:
-    name, a = _BINARY_NAMES.get(instr.alu[0]), instr.ins[0]
+    op, a, reverse = instr.alu[0], instr.ins[0], "reverse" in instr.flags
+    name = _BINARY_NAMES.get(op)
+    if op.startswith("compare-totalorder-") and {each.dtype for each in instr.ins} <= _ORDERED and len(instr.ins) == 2:
+        name = op.removeprefix("compare-")
+        swapped = {"totalorder-gt": "totalorder-lt", "totalorder-ge": "totalorder-le"}
+        name, reverse = swapped.get(name, name), reverse ^ (name in swapped)
     if name is None or not _same_counts(instr.outs[0], *instr.ins):
         return None
-    reverse = int("reverse" in instr.flags)
     if len(instr.ins) == 2:
-        return Form(MAP, (), ((STEP[name], 2, reverse, 0),))
+        return Form(MAP, (), ((STEP[name], 2, int(reverse), 0),))
     value = float(constant(instr.imm[0], a.dtype).astype("f4")) if a.dtype in FLOATS else None
-    return None if value is None else Form(MAP, (), ((STEP[name], -1, reverse, _bits(value)),))
+    return None if value is None else Form(MAP, (), ((STEP[name], -1, int(reverse), _bits(value)),))
 
 
 def _convert(instr: Instr) -> Form | None:

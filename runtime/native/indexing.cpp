@@ -43,6 +43,13 @@ template <size_t W>
 void gather_elements(const Item& item, char* const* start) {
     const i64 width = item.operands[0].count[2], step = item.operands[0].stride[2];
     const bool keep = item.params[0] != 0;
+    if (width > 1 && step == i64(W)) {
+        entries(item, 1, start, [&](const char* row, char* entry) {
+            if (row) std::memcpy(entry, row, size_t(width) * W);
+            else if (!keep) std::memset(entry, 0, size_t(width) * W);
+        });
+        return;
+    }
     entries(item, 1, start, [&](const char* row, char* entry) {
         if (!row && keep) return;
         for (i64 e = 0; e < width; ++e, entry += step) {
@@ -56,6 +63,12 @@ void gather_elements(const Item& item, char* const* start) {
 template <class F>
 void scatter_elements(const Item& item, char* const* start, i64 size, F combine) {
     const i64 width = item.operands[1].count[2], step = item.operands[1].stride[2];
+    if (width > 1 && step == size) {  // a loop that compilers make vectors of
+        entries(item, 0, start, [&](char* row, const char* entry) {
+            for (i64 at = 0; row && at < width * size; at += size) combine(row + at, entry + at);
+        });
+        return;
+    }
     entries(item, 0, start, [&](char* row, const char* entry) {
         if (!row) return;
         for (i64 e = 0; e < width; ++e, row += size, entry += step) combine(row, entry);

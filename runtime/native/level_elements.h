@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <type_traits>
 
 #include "core.h"
 #include "level_shuffles.h"
@@ -86,17 +87,25 @@ inline uint16_t float_to_bfloat(float x) {
 
 // To the nearest integer, ties to even, for any x.
 inline INLINED float rint_(float x) {
+#if defined(__SSE4_1__)
+    return x != x ? x : __builtin_rintf(x);  // some instructions make NaNs quiet
+#else
     const float magnitude = float_of(bits_of(x) & 0x7FFFFFFF), big = 0x1p23f;
     const float whole = magnitude < big ? (magnitude + big) - big : magnitude;
     return float_of(bits_of(whole) | (bits_of(x) & 0x80000000));
+#endif
 }
 
 // Towards zero.
 inline INLINED float truncate(float x) {
+#if defined(__SSE4_1__)
+    return x != x ? x : __builtin_truncf(x);
+#else
     const float magnitude = float_of(bits_of(x) & 0x7FFFFFFF);
     const float small = magnitude < 0x1p23f ? magnitude : 0.f;
     const float whole = magnitude < 0x1p23f ? float(int32_t(small)) : magnitude;
     return float_of(bits_of(whole) | (bits_of(x) & 0x80000000));
+#endif
 }
 
 // Of two zeros +0 is the greater, and NaN wins. The greater of x and y is y where they are equal, so that a positive
@@ -120,34 +129,54 @@ inline INLINED float to_tf32(float x) {
     return (word & 0x7F800000) == 0x7F800000 ? x : float_of(rounded);
 }
 
-// Reads n elements, `stride` bytes apart, of any type but RAW8.
+// Reads n elements, `stride` bytes apart, of any type but RAW8. Every other one is half of a larger word, where a compiler
+// would gather.
 template <class T, class F>
 inline void read_as(float* to, const char* from, i64 stride, int n, F convert) {
+    typedef typename std::conditional<sizeof(T) == 1, uint16_t, uint32_t>::type Pair;
     if (stride == i64(sizeof(T))) {
         EACH to[i] = convert(get<T>(from + i * sizeof(T)));
     } else if (stride == 0) {
         const float value = convert(get<T>(from));
         EACH to[i] = value;
+    } else if (sizeof(T) < 4 && stride == i64(sizeof(Pair)) && n > 1) {
+        const int last = n--;  // not beyond it
+        EACH to[i] = convert(T(get<Pair>(from + i * sizeof(Pair))));
+        to[last - 1] = convert(get<T>(from + (last - 1) * stride));
     } else {
         for (i64 i = 0; i < n; ++i) to[i] = convert(get<T>(from + i * stride));
     }
 }
 
-// One half of words; a compiler would gather.
-inline void read_halves(float* to, const char* from, int n) {
+// Halves side by side, by the processor's own conversion, but for the bits of NaNs.
+inline void read_f16(float* to, const char* from, int n) {
     int i = 0;
 #if defined(__AVX512BW__)
-    const __m512i half = _mm512_set1_epi32(0xFFFF);
-    for (; i + 16 < n; i += 16)  // not beyond the last one
-        _mm512_storeu_ps(to + i, _mm512_cvtepi32_ps(_mm512_and_si512(_mm512_loadu_si512(from + i * i64(4)), half)));
-#elif defined(__AVX2__)
-    const __m256i half = _mm256_set1_epi32(0xFFFF);
-    for (; i + 8 < n; i += 8) {
-        const __m256i words = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + i * i64(4)));
-        _mm256_storeu_ps(to + i, _mm256_cvtepi32_ps(_mm256_and_si256(words, half)));
+    for (; i + 16 <= n; i += 16) {
+        const __m256i half = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + i * i64(2)));
+        const __m512i words = _mm512_cvtepu16_epi32(half), top = _mm512_set1_epi32(0x7C00);
+        const __m512i sign = _mm512_slli_epi32(_mm512_and_si512(words, _mm512_set1_epi32(0x8000)), 16);
+        const __m512i rest = _mm512_slli_epi32(_mm512_and_si512(words, _mm512_set1_epi32(0x7FFF)), 13);
+        const __m512i special = _mm512_or_si512(_mm512_or_si512(sign, rest), _mm512_set1_epi32(0x7F800000));
+        const __mmask16 is_special = _mm512_cmpeq_epi32_mask(_mm512_and_si512(words, top), top);
+        _mm512_storeu_ps(to + i, _mm512_mask_blend_ps(is_special, _mm512_cvtph_ps(half), _mm512_castsi512_ps(special)));
     }
 #endif
-    for (; i < n; ++i) to[i] = float(get<uint16_t>(from + i * i64(4)));
+    for (; i < n; ++i) to[i] = half_to_float(get<uint16_t>(from + i * i64(2)));
+}
+
+inline void write_f16(char* to, const float* from, int n) {
+    int i = 0;
+#if defined(__AVX512BW__)
+    for (; i + 16 <= n; i += 16) {
+        const __m512 x = _mm512_loadu_ps(from + i);
+        const __m256i half = _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+        const __mmask16 nan = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
+        const __m256i quiet = _mm256_or_si256(_mm256_and_si256(half, _mm256_set1_epi16(int16_t(0x8000))), _mm256_set1_epi16(0x7E00));
+        _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + i * i64(2)), _mm256_mask_blend_epi16(nan, half, quiet));
+    }
+#endif
+    for (; i < n; ++i) put<uint16_t>(to + i * i64(2), float_to_half(from[i]));
 }
 
 inline void read(int type, float* to, const char* from, i64 stride, int n) {
@@ -156,12 +185,12 @@ inline void read(int type, float* to, const char* from, i64 stride, int n) {
             if (stride == 8) return read_pairs(reinterpret_cast<char*>(to), from, n);
             return read_as<float>(to, from, stride, n, [](float x) { return x; });
         case BF16: return read_as<uint16_t>(to, from, stride, n, [](uint16_t x) { return float_of(uint32_t(x) << 16); });
-        case F16: return read_as<uint16_t>(to, from, stride, n, half_to_float);
+        case F16:
+            if (stride == 2) return read_f16(to, from, n);
+            return read_as<uint16_t>(to, from, stride, n, half_to_float);
         case U8: case PRED: return read_as<uint8_t>(to, from, stride, n, [](uint8_t x) { return float(x); });
         case S8: return read_as<int8_t>(to, from, stride, n, [](int8_t x) { return float(x); });
-        case U16:
-            if (stride == 4) return read_halves(to, from, n);
-            return read_as<uint16_t>(to, from, stride, n, [](uint16_t x) { return float(x); });
+        case U16: return read_as<uint16_t>(to, from, stride, n, [](uint16_t x) { return float(x); });
         case S16: return read_as<int16_t>(to, from, stride, n, [](int16_t x) { return float(x); });
         case U32: return read_as<uint32_t>(to, from, stride, n, [](uint32_t x) { return float(x); });
         case S32: return read_as<int32_t>(to, from, stride, n, [](int32_t x) { return float(x); });
@@ -174,8 +203,17 @@ inline void read(int type, float* to, const char* from, i64 stride, int n) {
 
 template <class T, class F>
 inline void write_as(char* to, i64 stride, const float* from, int n, F convert) {
+    typedef typename std::conditional<sizeof(T) == 1, uint16_t, uint32_t>::type Pair;
     if (stride == i64(sizeof(T))) {
         EACH put<T>(to + i * sizeof(T), convert(from[i]));
+    } else if (sizeof(T) < 4 && stride == i64(sizeof(Pair)) && n > 1) {
+        typedef typename std::make_unsigned<typename std::conditional<sizeof(T) == 4, int, T>::type>::type Half;
+        const int last = n--, bits = 8 * (sizeof(Pair) - sizeof(Half));
+        EACH {
+            const Pair rest = Pair(get<Pair>(to + i * sizeof(Pair)) >> bits << bits);
+            put<Pair>(to + i * sizeof(Pair), Pair(rest | Half(convert(from[i]))));
+        }
+        put<T>(to + (last - 1) * stride, convert(from[last - 1]));
     } else {
         for (i64 i = 0; i < n; ++i) put<T>(to + i * stride, convert(from[i]));
     }
@@ -191,34 +229,6 @@ inline T narrow(float x) {
     const float inside = above < high ? above : high;
     const float magic = 12582912.f;  // 1.5 * 2^23: the sum's last bits are the integer
     return T(int32_t(bits_of(inside + magic)) - int32_t(bits_of(magic)));
-}
-
-// One half of words, whose other half stays; a compiler would gather and scatter.
-inline void write_halves(char* to, const float* from, int n) {
-    int i = 0;
-#if defined(__AVX512BW__)
-    const __m512 magic = _mm512_set1_ps(12582912.f);
-    for (; i < n; i += 16) {
-        const __mmask16 wanted = n - i < 16 ? __mmask16((1u << (n - i)) - 1) : __mmask16(0xFFFF);
-        const __m512 above = _mm512_max_ps(_mm512_maskz_loadu_ps(wanted, from + i), _mm512_setzero_ps());
-        const __m512 inside = _mm512_min_ps(above, _mm512_set1_ps(65535.f));
-        const __m512i code =
-            _mm512_sub_epi32(_mm512_castps_si512(_mm512_add_ps(inside, magic)), _mm512_castps_si512(magic));
-        const __mmask32 halves = _pdep_u32(wanted, 0x55555555);
-        _mm512_mask_storeu_epi16(to + i * i64(4), halves, code);
-    }
-#elif defined(__AVX2__)
-    const __m256 magic = _mm256_set1_ps(12582912.f);
-    for (; i + 8 < n; i += 8) {  // not beyond the last one
-        const __m256 above = _mm256_max_ps(_mm256_loadu_ps(from + i), _mm256_setzero_ps());
-        const __m256 inside = _mm256_min_ps(above, _mm256_set1_ps(65535.f));
-        const __m256i code =
-            _mm256_sub_epi32(_mm256_castps_si256(_mm256_add_ps(inside, magic)), _mm256_castps_si256(magic));
-        __m256i* words = reinterpret_cast<__m256i*>(to + i * i64(4));
-        _mm256_storeu_si256(words, _mm256_blend_epi16(_mm256_loadu_si256(words), code, 0x55));
-    }
-#endif
-    for (; i < n; ++i) put<uint16_t>(to + i * i64(4), narrow<uint16_t>(from[i]));
 }
 
 inline int32_t to_s32(float x) {
@@ -240,12 +250,12 @@ inline void write(int type, char* to, i64 stride, const float* from, int n) {
             if (stride == 8) return write_pairs(to, reinterpret_cast<const char*>(from), n);
             return write_as<float>(to, stride, from, n, [](float x) { return x; });
         case BF16: return write_as<uint16_t>(to, stride, from, n, float_to_bfloat);
-        case F16: return write_as<uint16_t>(to, stride, from, n, float_to_half);
+        case F16:
+            if (stride == 2) return write_f16(to, from, n);
+            return write_as<uint16_t>(to, stride, from, n, float_to_half);
         case U8: return write_as<uint8_t>(to, stride, from, n, narrow<uint8_t>);
         case S8: return write_as<int8_t>(to, stride, from, n, narrow<int8_t>);
-        case U16:
-            if (stride == 4) return write_halves(to, from, n);
-            return write_as<uint16_t>(to, stride, from, n, narrow<uint16_t>);
+        case U16: return write_as<uint16_t>(to, stride, from, n, narrow<uint16_t>);
         case S16: return write_as<int16_t>(to, stride, from, n, narrow<int16_t>);
         case U32: return write_as<uint32_t>(to, stride, from, n, to_u32);
         case S32: return write_as<int32_t>(to, stride, from, n, to_s32);

@@ -230,18 +230,97 @@ void direct(const Item& item, char* const* start, i64 first, i64 last, uint32_t 
     }
 }
 
+template <class T, class F>
+inline INLINED void each_narrow(T* to, const T* a, const T* b, bool one_a, bool one_b, i64 n, F f) {
+    const T x = *a, y = *b;
+    if (one_b) EACH to[i] = T(f(a[i], y));
+    else if (one_a) EACH to[i] = T(f(x, b[i]));
+    else EACH to[i] = T(f(a[i], b[i]));
+}
+
+// As `with_words`, of what makes the same bits of fewer, in elements of `T`.
+template <class T, class F>
+inline bool with_narrow(Step step, T top, F each) {
+#define OP(NAME, VALUE) \
+    case NAME: return each([=](T x, T y) INLINED { return (void)x, (void)y, (void)top, T(VALUE); }), true;
+    switch (step) {
+        OP(ADD, x + y)
+        OP(SUBTRACT, x - y)
+        OP(MULTIPLY_, x * y)
+        OP(AND, x & y)
+        OP(OR, x | y)
+        OP(XOR, x ^ y)
+        OP(NOT, ~x)
+        OP(MAX, T(x ^ top) > T(y ^ top) ? x : y)
+        OP(MIN, T(x ^ top) < T(y ^ top) ? x : y)
+        OP(EQUAL, x == y)
+        OP(NOT_EQUAL, x != y)
+        OP(GREATER_EQUAL, T(x ^ top) >= T(y ^ top))
+        OP(GREATER, T(x ^ top) > T(y ^ top))
+        OP(LESS_EQUAL, T(x ^ top) <= T(y ^ top))
+        OP(LESS, T(x ^ top) < T(y ^ top))
+        default: return false;
+    }
+#undef OP
+}
+
+bool is_narrow(Step step) {
+    return with_narrow<uint8_t>(step, 0, [](auto) {});
+}
+
+// A chain on one stretch, in elements of `T`; a result of fewer bytes is cut.
+template <class T>
+void chain_of(const Item& item, const Stretches& s, uint32_t top, const uint32_t* constant, Workspace& w) {
+    T *const x = reinterpret_cast<T*>(w.x), *const to = size_of(int(item.operands[0].type)) == int(sizeof(T)) ? reinterpret_cast<T*>(s.at[0][0]) : x;
+    const T* value = reinterpret_cast<const T*>(s.at[0][1]);
+    const i64 n = s.length;
+    bool one = !s.step[1];
+    for (const Operation& operation : item.operations) {
+        const T same = T(constant ? *constant : operation.bits), *other = &same;
+        const bool two = operation.step != NOT && operation.operand >= 0;
+        if (two) other = reinterpret_cast<const T*>(s.at[0][operation.operand]);
+        bool one_other = !two || !s.step[operation.operand];
+        if (one && one_other) {
+            const T first = *value;
+            EACH x[i] = first;
+            value = x, one = false;
+        }
+        T* const target = &operation == &item.operations.back() ? to : x;
+        const T *a = operation.reverse ? other : value, *b = operation.reverse ? value : other;
+        const bool one_a = operation.reverse ? one_other : one, one_b = operation.reverse ? one : one_other;
+        with_narrow<T>(operation.step, T(top ? T(1) << (sizeof(T) * 8 - 1) : 0),
+                       [=](auto f) INLINED { each_narrow<T>(target, a, b, one_a, one_b, n, f); });
+        value = target, one = false;
+    }
+    if (to == x && value == x) EACH s.at[0][0][i] = char(x[i]);
+}
+
+// Whether a chain on one stretch is carried out in elements of its own type, which are of fewer than 4 bytes.
+bool narrow(const Item& item, const Stretches& s, const int* types, uint32_t top, const uint32_t* constant, Workspace& w) {
+    const int size = size_of(types[1]), result = size_of(int(item.operands[0].type));
+    if (s.count != 1 || item.operations.empty() || s.step[0] != result) return false;
+    if (result != size && (result != 1 || !is_comparison(item.operations.back().step))) return false;
+    for (const Operation& operation : item.operations)
+        if (!is_narrow(operation.step)) return false;
+    for (size_t o = 1; o < item.operands.size(); ++o)
+        if (size_of(types[o]) != size || (s.step[o] != size && s.step[o])) return false;
+    if (size == 1) chain_of<uint8_t>(item, s, top, constant, w);
+    else chain_of<uint16_t>(item, s, top, constant, w);
+    return true;
+}
+
 // A chain of operations on elements that are read as `types` and are numbers of the first source's; constants are those
 // of the operations, or `constant`.
 void words(const Item& item, char* const* start, i64 first, i64 last, Workspace& w, const int* types, const uint32_t* constant) {
     char *const x = reinterpret_cast<char*>(w.x), *const y = reinterpret_cast<char*>(w.y);
     const int type = types[1], size = size_of(int(item.operands[0].type));
     const uint32_t width = uint32_t(size_of(type)) * 8, top = is_signed(type) ? 0x80000000 : 0;
-    const i64 step = item.nest.stride[0][item.nest.ndims - 1];
     if (is_direct(item, types)) return direct(item, start, first, last, width, top, constant);
-    blocks(item, start, first, last, [&](const Stretches& s) {
-        const i64 n = i64(s.count) * s.length;
+    whole_blocks(item, start, first, last, w, [&](const Stretches& s) {
+        if (size_of(type) < 4 && narrow(item, s, types, top, constant, w)) return;
+        const i64 n = i64(s.count) * s.length, step = s.step[0];
         const auto elements = [&](int o, char* buffer, bool& one) -> const char* {
-            const i64 stride = item.nest.stride[o][item.nest.ndims - 1];
+            const i64 stride = s.step[o];
             const bool wide = size_of(types[o]) == 4;
             one = wide && stride == 0 && s.count == 1;
             if (one || (wide && stride == 4 && s.count == 1)) return s.at[0][o];

@@ -7,16 +7,12 @@
 namespace LEVEL {
 namespace {
 
-bool is_plain(const Item& item, int operand) {
-    return item.operands[operand].type == F32 && item.nest.stride[operand][item.nest.ndims - 1] == 4;
-}
-
 // Rows in a buffer, one after the other.
 Lines buffered(float* buffer, const Stretches& s) { return {nullptr, buffer, s.length, false}; }
 
 // The elements of an operand as f32: where they are, or in `buffer`, or one a row in `single`.
 Lines fetch(const Item& item, int operand, const Stretches& s, float* buffer, float* single) {
-    const i64 stride = item.nest.stride[operand][item.nest.ndims - 1];
+    const i64 stride = s.step[operand];
     const int type = int(item.operands[operand].type);
     if (type == F32 && (stride == 4 || stride == 0)) return {&s.at[0][operand], nullptr, 0, stride == 0};
     if (stride == 0) {
@@ -111,14 +107,13 @@ void truths(const Item& item, const Stretches& s, Workspace& w) {
 // Operands: result, first source, others. Rows of the nest.
 void map(const Item& item, char* const* start, i64 first, i64 last, Workspace& w) {
     const int type = int(item.operands[0].type);
-    const i64 stride = item.nest.stride[0][item.nest.ndims - 1];
-    const bool plain = is_plain(item, 0), cast = item.operations.empty() && is_plain(item, 1);
-    if (makes_truths(item)) return blocks(item, start, first, last, [&](const Stretches& s) { truths(item, s, w); });
-    blocks(item, start, first, last, [&](const Stretches& s) {
-        if (plain) return chain(item, 1, s, {&s.at[0][0], nullptr, 0, false}, w);
+    if (makes_truths(item)) return whole_blocks(item, start, first, last, w, [&](const Stretches& s) { truths(item, s, w); });
+    whole_blocks(item, start, first, last, w, [&](const Stretches& s) {
+        const bool cast = item.operations.empty() && item.operands[1].type == F32 && s.step[1] == 4;
+        if (type == F32 && s.step[0] == 4) return chain(item, 1, s, {&s.at[0][0], nullptr, 0, false}, w);
         const Lines made = cast ? Lines{&s.at[0][1], nullptr, 0, false} : buffered(w.a, s);
         if (!cast) chain(item, 1, s, made, w);
-        for (int k = 0; k < s.count; ++k) write(type, s.at[k][0], stride, made.row(k), s.length);
+        for (int k = 0; k < s.count; ++k) write(type, s.at[k][0], s.step[0], made.row(k), s.length);
     });
 }
 

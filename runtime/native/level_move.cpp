@@ -83,9 +83,16 @@ void turn_words(char* to, i64 to_pitch, const char* from, i64 from_pitch, i64 fi
 }  // namespace
 
 const i64 AHEAD = 8192;
+const i64 FEW = 8;  // elements of rows that are copied column by column, where there are more rows than that
 
-// Operand 0 of the nest gets the bits of operand 1, rows [first, last).
-void copy(const Nest& nest, int size, char* to, const char* from, i64 first, i64 last) {
+// Whether the last dim is better the one before it, and the other way round.
+static bool is_short(const Nest& nest, int size) {
+    const int d = nest.ndims - 1;
+    const bool together = nest.stride[0][d] == size && nest.stride[1][d] == size && nest.inner * size > 4;
+    return d > 0 && nest.inner < FEW && nest.count[d - 1] >= 2 * FEW && !together;
+}
+
+static void copy_rows(const Nest& nest, int size, char* to, const char* from, i64 first, i64 last) {
     char* const start[] = {to, const_cast<char*>(from)};
     Rows rows(nest, 2, start, first);
     const i64 n = nest.inner, ts = rows.step(0), fs = rows.step(1);
@@ -116,6 +123,20 @@ void copy(const Nest& nest, int size, char* to, const char* from, i64 first, i64
             default: copy_row<uint64_t>(y, ts, x, fs, n); break;
         }
     }
+}
+
+// Operand 0 of the nest gets the bits of operand 1, rows [first, last).
+void copy(const Nest& nest, int size, char* to, const char* from, i64 first, i64 last) {
+    const int d = nest.ndims - 1;
+    const i64 many = d ? nest.count[d - 1] : 1, begin = (first + many - 1) / many, end = last / many;
+    if (!is_short(nest, size) || begin >= end) return copy_rows(nest, size, to, from, first, last);
+    Nest other = nest;
+    other.count[d - 1] = nest.inner, other.count[d] = other.inner = many;
+    other.rows = nest.rows / many * nest.inner;
+    for (int o = 0; o < 2; ++o) other.stride[o][d - 1] = nest.stride[o][d], other.stride[o][d] = nest.stride[o][d - 1];
+    copy_rows(nest, size, to, from, first, begin * many);
+    copy_rows(other, size, to, from, begin * nest.inner, end * nest.inner);
+    copy_rows(nest, size, to, from, end * many, last);
 }
 
 // Operands: result, predicate, source. params: whether it is taken where the predicate is 0, perhaps the constant, and

@@ -6,10 +6,16 @@
 namespace LEVEL {
 namespace {
 
-// A piece of work: `count` stretches of `length` elements, one after the other in the buffers. All operands' addresses.
+// A piece of work: `count` stretches of `length` elements, one after the other in the buffers. All operands' addresses, and
+// how far their elements are apart.
 struct Stretches {
     int count, length;
     char* (*at)[MAX_OPERANDS];
+    const i64* step;
+};
+
+struct Four {
+    uint32_t words[4];
 };
 
 const i64 LONG = 129;  // elements of rows that are worked on where they are, one by one
@@ -19,10 +25,12 @@ template <class F>
 void blocks(const Item& item, char* const* start, i64 first, i64 last, F f) {
     const Nest& nest = item.nest;
     const int operands = int(item.operands.size());
+    i64 step[MAX_OPERANDS];
+    for (int o = 0; o < operands; ++o) step[o] = nest.stride[o][nest.ndims - 1];
     if (nest.rows == 1 && nest.inner <= BLOCK) {
         char* only[1][MAX_OPERANDS];
         for (int o = 0; o < operands; ++o) only[0][o] = start[o];
-        return f(Stretches{1, int(nest.inner), only});
+        return f(Stretches{1, int(nest.inner), only, step});
     }
     if (nest.ndims <= 2 && nest.inner >= LONG) {
         char* only[1][MAX_OPERANDS];
@@ -34,7 +42,7 @@ void blocks(const Item& item, char* const* start, i64 first, i64 last, F f) {
             }
             for (i64 done = 0; done < nest.inner; done += BLOCK) {
                 const i64 length = nest.inner - done < BLOCK ? nest.inner - done : BLOCK;
-                f(Stretches{1, int(length), only});
+                f(Stretches{1, int(length), only, step});
                 for (int o = 0; o < operands; ++o) only[0][o] += nest.stride[o][nest.ndims - 1] * length;
             }
         }
@@ -47,20 +55,108 @@ void blocks(const Item& item, char* const* start, i64 first, i64 last, F f) {
     Rows ahead(nest, operands, start, expects && first + together < last ? first + together : first);
     for (i64 row = first; row < last;) {
         const i64 count = last - row < together ? last - row : together;
-        for (i64 k = 0; k < count; ++k, rows.next())
-            for (int o = 0; o < operands; ++o) at[k][o] = rows.at[o];
+        for (i64 k = 0; k < count; ++k, rows.next()) std::memcpy(at[k], rows.at, sizeof rows.at);  // of a size that is known
         row += count;
         for (i64 k = 0; expects && k < together && row + k < last; ++k, ahead.next()) expect_row(item, ahead, nest.inner);
         if (count > 1) {
-            f(Stretches{int(count), int(nest.inner), at});
+            f(Stretches{int(count), int(nest.inner), at, step});
             continue;
         }
         if (row < last) expect_row(item, rows, nest.inner);
         for (i64 done = 0; done < nest.inner; done += BLOCK) {
             const i64 length = nest.inner - done < BLOCK ? nest.inner - done : BLOCK;
-            f(Stretches{1, int(length), at});
+            f(Stretches{1, int(length), at, step});
             for (int o = 0; o < operands; ++o) at[0][o] += rows.step(o) * length;
         }
+    }
+}
+
+const i64 SHORT = 32;  // elements of rows that are brought together, so that they are one row
+
+// A few bytes, in pieces that may share some.
+inline INLINED void copy_few(char* to, const char* from, i64 bytes) {
+    const auto pieces = [&](auto one) INLINED {
+        const i64 size = i64(sizeof one);
+        for (i64 i = 0; i + size <= bytes; i += size) std::memcpy(&one, from + i, sizeof one), std::memcpy(to + i, &one, sizeof one);
+        std::memcpy(&one, from + bytes - size, sizeof one), std::memcpy(to + bytes - size, &one, sizeof one);
+    };
+    if (bytes >= 16) pieces(Four{});
+    else if (bytes >= 8) pieces(uint64_t());
+    else if (bytes >= 4) pieces(uint32_t());
+    else for (i64 i = 0; i < bytes; ++i) to[i] = from[i];
+}
+
+// Rows that lie `pitch` bytes apart, of n elements, `step` bytes apart.
+struct Piece {
+    char* at[MAX_OPERANDS];
+    i64 rows;
+};
+
+// Brings the rows of an operand one after the other, to `flat`, or back.
+template <class T, bool BACK>
+void bring(char* flat, char* at, i64 pitch, i64 step, i64 rows, i64 n) {
+    const i64 size = i64(sizeof(T)), bytes = n * size;
+    if (step == size && pitch == bytes) {
+        std::memcpy(BACK ? at : flat, BACK ? flat : at, size_t(rows * bytes));
+        return;
+    }
+    for (i64 k = 0; k < rows; ++k, flat += bytes, at += pitch) {
+        if (step == size) copy_few(BACK ? at : flat, BACK ? flat : at, bytes);
+        else if (BACK) for (i64 i = 0; i < n; ++i) put<T>(at + i * step, get<T>(flat + i * size));
+        else for (i64 i = 0; i < n; ++i) put<T>(flat + i * size, get<T>(at + i * step));
+    }
+}
+
+template <bool BACK>
+void bring_all(const Item& item, int o, char* flat, const Piece* pieces, int count) {
+    const Nest& nest = item.nest;
+    const i64 pitch = nest.stride[o][nest.ndims - 2], step = nest.stride[o][nest.ndims - 1], n = nest.inner;
+    const int size = size_of(int(item.operands[size_t(o)].type));
+    for (int k = 0; k < count; ++k) {
+        char* const at = pieces[k].at[o];
+        if (size == 1) bring<uint8_t, BACK>(flat, at, pitch, step, pieces[k].rows, n);
+        else if (size == 2) bring<uint16_t, BACK>(flat, at, pitch, step, pieces[k].rows, n);
+        else bring<uint32_t, BACK>(flat, at, pitch, step, pieces[k].rows, n);
+        flat += pieces[k].rows * n * size;
+    }
+}
+
+// As `blocks`, but f sees one stretch at a time; the first operand is the only one that is written.
+template <class F>
+void whole_blocks(const Item& item, char* const* start, i64 first, i64 last, Workspace& w, F f) {
+    const Nest& nest = item.nest;
+    if (nest.inner >= SHORT || last - first < 2) return blocks(item, start, first, last, f);
+    const int d = nest.ndims - 2, operands = int(item.operands.size());
+    const i64 n = nest.inner, many = nest.count[d], most = BLOCK / (n < 2 ? 2 : n);
+    Nest runs = nest;  // of so many rows
+    runs.ndims = nest.ndims - 1;
+    Rows rows(runs, operands, start, first / many);
+    Piece pieces[BLOCK / 2];
+    char* only[1][MAX_OPERANDS];
+    i64 step[MAX_OPERANDS], within = first % many;
+    for (i64 row = first; row < last;) {
+        int count = 0;
+        i64 all = 0;
+        for (i64 more; all < most && row < last; all += more, row += more) {
+            more = many - within < last - row ? many - within : last - row;
+            if (more > most - all) more = most - all;
+            Piece& piece = pieces[count++];
+            for (int o = 0; o < MAX_OPERANDS; ++o) piece.at[o] = o < operands ? rows.at[o] + within * nest.stride[o][d] : nullptr;
+            piece.rows = more;
+            within += more;
+            if (within == many) within = 0, rows.next();
+        }
+        for (int o = 0; o < operands; ++o) {
+            const i64 size = size_of(int(item.operands[size_t(o)].type)), apart = nest.stride[o][d];
+            bool dense = nest.stride[o][d + 1] == size && (apart == n * size || many == 1), same = o && !nest.stride[o][d + 1] && (!apart || many == 1);
+            const char* next = pieces[0].at[o];
+            for (int k = 0; k < count; next += pieces[k++].rows * n * size)
+                dense &= pieces[k].at[o] == next, same &= pieces[k].at[o] == pieces[0].at[o];
+            only[0][o] = dense || same ? pieces[0].at[o] : w.flat[o], step[o] = same ? 0 : size;
+            if (o && !dense && !same) bring_all<false>(item, o, w.flat[o], pieces, count);
+        }
+        f(Stretches{1, int(all * n), only, step});
+        if (only[0][0] == w.flat[0]) bring_all<true>(item, 0, w.flat[0], pieces, count);
     }
 }
 

@@ -175,6 +175,12 @@ inline INLINED float reduce_precision(float x, uint32_t widths) {
     return x != x ? x : float_of(result);
 }
 
+// A number that is ordered as IEEE 754 orders all bits of floats, NaNs too.
+inline INLINED int32_t order_of(float x) {
+    const int32_t word = int32_t(bits_of(x));
+    return word < 0 ? word ^ 0x7FFFFFFF : word;
+}
+
 // Powers of positive numbers from the exponential and the logarithm, others from the library, one at a time.
 inline void powers(const Lines& to, const Lines& left, const Lines& right, int count, int n) {
     float base[BLOCK], exponent[BLOCK], made[BLOCK];
@@ -215,6 +221,10 @@ inline bool with_two(Step step, F each) {
         TWO(REMAINDER, one_nan(std::fmod(x, y)))
         TWO(ANGLE, one_nan(float(std::atan2(double(x), double(y)))))
         TWO(REDUCE_PRECISION, reduce_precision(x, bits_of(y)))
+        TWO(ORDERED_LESS, order_of(x) < order_of(y) ? 1.f : 0.f)
+        TWO(ORDERED_LESS_EQUAL, order_of(x) <= order_of(y) ? 1.f : 0.f)
+        TWO(ORDERED_EQUAL, bits_of(x) == bits_of(y) ? 1.f : 0.f)
+        TWO(ORDERED_NOT_EQUAL, bits_of(x) == bits_of(y) ? 0.f : 1.f)
         default: return false;
     }
 #undef TWO

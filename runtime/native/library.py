@@ -19,7 +19,7 @@ from neuronx_cc.ir.errors import RunError
 from neuronx_cc.ir.isa.elements import STORAGE, Array
 from neuronx_cc.runtime.native.encode import SMALL_FLOATS
 
-ABI = 11
+ABI = 12
 """Must be the number in core.cpp."""
 PATH = Path(__file__).with_name("libcore.so")
 REMEDY = "install a C++17 compiler (Debian, Ubuntu: apt install g++) and reinstall (in a checkout: make setup)"
