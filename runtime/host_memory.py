@@ -25,7 +25,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 LARGE_BYTES = 1 << 20
 """Memories below this size are neither checked nor emptied."""
 _HUGE_PAGE = 1 << 21
-"""Bytes of a page of the larger kind; memories are whole ones, for the system takes hundreds of small ones for the rest."""
+"""Bytes of a page of the larger kind; memories are whole ones: a rest would be hundreds of small ones."""
 KEPT_BYTES = 1 << 30
 """Pages that programs keep between runs, all together: writing a page that is there is faster than getting one."""
 SPARE_PART = 32

@@ -1,7 +1,7 @@
 """Maps of which bytes of a memory are defined, for the race check.
 
-A map knows some footprints; accesses to them define all bytes of one, or ask whether all are defined. ``state`` is an array
-of bits, parts of which can be copied, put back, and intersected with what they are at another time.
+A map knows some footprints; accesses to them define all bytes of one, or ask whether all are defined. ``state`` is an
+array of bits, parts of which can be copied, put back, and intersected with what they are at another time.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ _BITS = 64
 
 Layer = tuple[int, np.uint64]
 """A word of a cell, and the bits in it."""
+
 
 class Map(Protocol):
     """What of a memory is defined."""
@@ -186,8 +187,11 @@ class GridMap(_Walk):
 def cells_of(
     footprints: Footprints, members: Array, grain: int, low: int, masks: Mapping[tuple[int, int], list[Layer]] | None
 ) -> Cells | None:
-    """Where the footprints lie in a map of which a cell is ``grain`` bytes, the first one at ``low``; of layers of words
-    with ``masks``, by first and last partition, or of bytes. None for a pattern of more dims than are walked through."""
+    """Where the footprints lie in a map of which a cell is ``grain`` bytes, the first one at ``low``.
+
+    ``masks``, by first and last partition, are those of maps of words; others are of bytes. None for a pattern of more
+    dims than are walked through.
+    """
     shapes = np.zeros((len(footprints.patterns.all), 4 + 2 * MAX_DIMS), np.int64)
     layers: list[Layer] = [(0, np.uint64(1))] if masks is None else []
     for number in distinct(footprints.pattern[members]).tolist():

@@ -143,8 +143,10 @@ class Cells(NamedTuple):
 
 def walk_cells(state: Array, touched: Array, writes: Array, cells: Cells | None) -> int | None:
     """The first read, of accesses to footprints one after the other, of cells that neither ``state`` nor a write before
-    it defines, or -1; what writes define is noted in ``state``: bool [cells], or uint64 [layers, cells]. None: not to be
-    had."""
+    it defines, or -1.
+
+    What writes define is noted in ``state``: bool [cells], or uint64 [layers, cells]. None: not to be had.
+    """
     library = load()
     if library is None or cells is None:
         return None
@@ -162,8 +164,8 @@ def walk_cells(state: Array, touched: Array, writes: Array, cells: Cells | None)
 
 
 def walk_stretches(state: Array, touched: Array, writes: Array, stretches: tuple[Array, ...]) -> int | None:
-    """The same where footprints are stretches of cells: of each the first and the behind-last one, and of these where they
-    begin and end."""
+    """The same where footprints are stretches of cells: the first one of each and the one after its last one, and where
+    each stretch begins and ends."""
     library = load()
     if library is None:
         return None

@@ -144,7 +144,7 @@ class _Table:
         self._moves = array("q")
 
     def move(self, row: int, every: int, modulus: int, by: int) -> None:
-        """The row's value is larger by ``by`` after every so many iterations, ``modulus`` times until it begins anew."""
+        """The row's value grows by ``by`` after every so many iterations, and begins anew after ``modulus`` times."""
         self._moves.extend((row, every, modulus, by))
 
     def columns(self, places: _Places, owners: Array, tags: Array, values: Array) -> tuple[Array, Array, Array]:
@@ -226,8 +226,8 @@ class Unrolling:
         self._areas: list[Area] = []
 
     def run(self) -> Trace:
-        """Raises RunError: ERUN914 address outside its memory; ERUN913, EBIR902 registers that nothing sets; ERUN920 more
-        rows than are looked at."""
+        """Raises RunError: ERUN914 address outside its memory; ERUN913, EBIR902 registers that nothing sets; ERUN920
+        more rows than are looked at."""
         self._piece()
         begin, records = 0, self._program.records
         for row in self._marks:

@@ -73,10 +73,10 @@ def _first_undefined(block: Block, todo: Mapping[int, Events], memory: Map) -> i
     """The first read in a block that is undefined; ``todo`` has the events of each piece."""
     for item in block:
         if isinstance(item, Area):
-            touched = [todo[piece][1] for case in item.cases for piece in _pieces(case) if piece in todo]
-            if not touched:
+            within = [todo[piece][1] for case in item.cases for piece in _pieces(case) if piece in todo]
+            if not within:
                 continue
-            part = memory.part(np.concatenate(touched))
+            part = memory.part(np.concatenate(within))
             before, ends = part.copy(), []
             for case in item.cases:
                 found = _first_undefined(case, todo, memory)
@@ -93,7 +93,6 @@ def _first_undefined(block: Block, todo: Mapping[int, Events], memory: Map) -> i
             if undefined >= 0:
                 return int(accesses[undefined])
     return None
-
 
 
 def _pieces(block: Block) -> Iterator[int]:

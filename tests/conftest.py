@@ -12,8 +12,9 @@ from hypothesis import HealthCheck, settings
 ROOT = Path(__file__).resolve().parent.parent
 
 
-# ``neuronx_cc/`` links the folders (but not in an sdist, which has to be installed); commands that tests start need it
-if (ROOT / "neuronx_cc" / "ir").exists():
+# ``neuronx_cc/`` links the folders (but not in an sdist, which has to be installed); commands that tests start need it;
+# where Python is told not to look for packages in checkouts, another build of this one is tested (tests/sanitize)
+if (ROOT / "neuronx_cc" / "ir").exists() and not sys.flags.safe_path:
     sys.path.insert(0, str(ROOT))
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
 

@@ -45,7 +45,7 @@ KINDS = {
         {"ASAN_OPTIONS": "detect_leaks=0:detect_odr_violation=0", "UBSAN_OPTIONS": "print_stacktrace=1"},
         "tests/runtime/test_native.py tests/runtime/test_loans.py tests/runtime/test_races.py"
         " tests/runtime/test_short_lived.py tests/runtime/test_threads.py tests/runtime/test_regions.py"
-        " tests/runtime/test_one_hot.py"
+        " tests/runtime/test_one_hot.py tests/runtime/test_rows_of_few.py"
         " tests/sanitize/plugin_cases.py",
     ),
     # of what is not instrumented (NumPy, jaxlib) it sees neither locks nor atomics
