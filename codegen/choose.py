@@ -15,6 +15,8 @@ from neuronx_cc.codegen.convolutions import candidates as of_convolutions
 from neuronx_cc.codegen.convolutions import estimate as convolution_times
 from neuronx_cc.codegen.convolutions import gradient_candidates as of_gradients
 from neuronx_cc.codegen.convolutions import gradient_problem as gradients
+from neuronx_cc.codegen.convolutions import patches
+from neuronx_cc.codegen.convolutions import patches_estimate as patch_times
 from neuronx_cc.codegen.convolutions import problem as convolutions
 from neuronx_cc.codegen.convolutions.gradient_schedule import Schedule as Contracted
 from neuronx_cc.codegen.convolutions.schedule import Schedule as Convolving
@@ -26,9 +28,9 @@ from neuronx_cc.codegen.epilogues.work import Epilogue
 from neuronx_cc.ir.frozen import replace
 from neuronx_cc.ir.isa.timing import Timing
 
-Problem = dots.Problem | convolutions.Problem | gradients.Problem
-Schedule = Contracting | Convolving | Contracted
-Posed = TypeVar("Posed", dots.Problem, convolutions.Problem, gradients.Problem)
+Problem = dots.Problem | convolutions.Problem | gradients.Problem | patches.Problem
+Schedule = Contracting | Convolving | Contracted | patches.Schedule
+Posed = TypeVar("Posed", dots.Problem, convolutions.Problem, gradients.Problem, patches.Problem)
 
 
 class Family(NamedTuple):
@@ -43,6 +45,7 @@ FAMILIES: dict[type[Problem], Family] = {
     dots.Problem: Family(of_dots.candidates, dot_times.estimate, dot_times.bound),
     convolutions.Problem: Family(of_convolutions.candidates, convolution_times.estimate, convolution_times.bound),
     gradients.Problem: Family(of_gradients.candidates, of_gradients.estimate, of_gradients.bound),
+    patches.Problem: Family(patches.candidates, patch_times.estimate, patch_times.bound),
 }
 
 DOUBT = 0.8
@@ -85,6 +88,9 @@ class Planner:
 
     @overload
     def choose(self, problem: gradients.Problem) -> Contracted | None: ...
+
+    @overload
+    def choose(self, problem: patches.Problem) -> patches.Schedule | None: ...
 
     def choose(self, problem: Problem) -> Schedule | None:
         """The schedule for ``problem``; None where nothing fits."""
@@ -181,6 +187,10 @@ def choose(problem: convolutions.Problem, timing: Timing, level: int = 2) -> Con
 
 @overload
 def choose(problem: gradients.Problem, timing: Timing, level: int = 2) -> Contracted | None: ...
+
+
+@overload
+def choose(problem: patches.Problem, timing: Timing, level: int = 2) -> patches.Schedule | None: ...
 
 
 @overload

@@ -251,20 +251,18 @@ def _transposed(problem: Problem, transposed: Transposing, timing: Timing) -> Wo
         part, carrier = HALVES[width]
         parts = width // itemsize(part)
         tiles = (Tile(carrier),), (Tile(part, stride=width),)
-        extract = _balanced("tensor_copy", chunks * partitions, tiles, timing)
+        extract = balanced(chunks * partitions, *tiles, timing)
     stride = transposed.apart * width
     out = Tile(problem.dtype, stride=stride) if parts == 1 else Tile(HALVES[width][0], stride=stride)
     count = chunks if chunks > 1 else transposed.together
     banks = max(1, -(-count * rows // sizes.bank_columns))
-    left = _balanced("tensor_copy", min(count * rows, sizes.bank_columns), ((out,), (F32_PSUM,)), timing).times(banks)
+    left = balanced(min(count * rows, sizes.bank_columns), (out,), (F32_PSUM,), timing).times(banks)
     one = timing.product(partitions, rows, carrier).times(chunks) + left.times(chunks / count) + extract
     return one.times(transposed.transposes * parts)
 
 
-def _balanced(op: str, size: int, tiles: tuple[tuple[Tile, ...], tuple[Tile, ...]], timing: Timing) -> Work:
+def balanced(size: int, outs: tuple[Tile, ...], ins: tuple[Tile, ...], timing: Timing) -> Work:
     """A copy by whichever of Vector and Scalar has less to do."""
-    del op
-    outs, ins = tiles
     vector = timing.engine("tensor_copy", Stream.VECTOR, size, outs, ins)
     if {outs[0].dtype, ins[0].dtype} & {"u32", "s32"}:
         return vector
@@ -273,7 +271,7 @@ def _balanced(op: str, size: int, tiles: tuple[tuple[Tile, ...], tuple[Tile, ...
 
 def _turnaround(problem: Problem, timing: Timing) -> float:
     """From the last transpose of a block until it has left PSUM."""
-    left = _balanced("", timing.sizes.bank_columns, ((Tile(problem.dtype),), (F32_PSUM,)), timing).bound
+    left = balanced(timing.sizes.bank_columns, (Tile(problem.dtype),), (F32_PSUM,), timing).bound
     return timing.latency(Stream.TENSOR) + left + timing.latency(Stream.SCALAR)
 
 
@@ -406,7 +404,7 @@ def _left(problem: Problem, columns: int, timing: Timing) -> Work:
     """A bank of sums leaves PSUM."""
     if problem.epilogue is not None:
         return problem.epilogue.work(columns, timing)
-    return _balanced("", columns, ((Tile(problem.out.dtype),), (F32_PSUM,)), timing)
+    return balanced(columns, (Tile(problem.out.dtype),), (F32_PSUM,), timing)
 
 
 def _read(problem: Problem, schedule: Schedule, timing: Timing) -> Work:

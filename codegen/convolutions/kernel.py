@@ -12,19 +12,20 @@ schedule, which is carried out here.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from math import prod
 
+from neuronx_cc.codegen.choose import DOUBT
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.control.residence import assign
-from neuronx_cc.codegen.convolutions import depthwise_kernel
+from neuronx_cc.codegen.convolutions import depthwise_kernel, patches, patches_kernel
 from neuronx_cc.codegen.convolutions import gradient_kernel as conv_gradient_kernel
 from neuronx_cc.codegen.convolutions.candidates import MAX_BANDS
 from neuronx_cc.codegen.convolutions.finish import Finish
 from neuronx_cc.codegen.convolutions.finite import FiniteSums
-from neuronx_cc.codegen.convolutions.placement import Convolving, Form, Placed, place
+from neuronx_cc.codegen.convolutions.placement import Convolving, Form, Placed, patches_of, place
 from neuronx_cc.codegen.convolutions.problem import Problem
 from neuronx_cc.codegen.convolutions.result import Results
 from neuronx_cc.codegen.convolutions.schedule import Schedule, footprint, interleaved_banks, sum_banks, tiles_together
@@ -68,21 +69,35 @@ def _lower(context: Context, convolving: Convolving, apart: bool) -> None:
     op = convolving.op
     placed = place(context, convolving, apart)
     posed = placed.problem
-    schedule = context.planner.choose(posed)
-    if schedule is None:
-        raise no_room("convolution", posed.room, op.loc)
-    solved, builder = posed.under(schedule.fold), context.builder
-    # the checks of sums lie in the same piece of memory as all tiles
-    room = room_of(footprint(solved, schedule, builder.sizes)) + builder.sizes.sbuf_share(SPARE_SHARE)
-    builder.sbuf.make_room(min(builder.sbuf.largest_gap(), room))
-    watched = solved.shares_products and Form(op).may_be_infinite
-    finite = FiniteSums(builder, context.recovery.prepare()) if watched else None
-    emit(context, replace(placed, problem=solved.given), solved, schedule, finite)
+    cut = patches_of(posed, placed, context.builder.sizes)
+    if cut is not None and context.planner.time(cut) < DOUBT * context.planner.time(posed):
+        watched = Form(op).may_be_infinite
+        of_patches = context.planner.choose(cut)
+        assert of_patches is not None, "takes less time"
+        finite = _prepared(context, patches.footprint(cut, of_patches, context.builder.sizes), watched)
+        patches_kernel.emit(context, placed, cut, of_patches, finite)
+    else:
+        schedule = context.planner.choose(posed)
+        if schedule is None:
+            raise no_room("convolution", posed.room, op.loc)
+        solved = posed.under(schedule.fold)
+        watched = solved.shares_products and Form(op).may_be_infinite
+        finite = _prepared(context, footprint(solved, schedule, context.builder.sizes), watched)
+        emit(context, replace(placed, problem=solved.given), solved, schedule, finite)
     if finite is not None:
         finite.free()
         with context.recovery.otherwise():
             _lower_apart(context, convolving)
     placed.columns.free()
+
+
+def _prepared(context: Context, tiles: Mapping[tuple[str, int], int], watched: bool) -> FiniteSums | None:
+    """Make room for a kernel's tiles; what looks at its sums, if these are ``watched``."""
+    builder = context.builder
+    # the checks of sums lie in the same piece of memory as all tiles
+    room = room_of(tiles) + builder.sizes.sbuf_share(SPARE_SHARE)
+    builder.sbuf.make_room(min(builder.sbuf.largest_gap(), room))
+    return FiniteSums(builder, context.recovery.prepare()) if watched else None
 
 
 def _lower_apart(context: Context, convolving: Convolving) -> None:

@@ -10,6 +10,7 @@ from math import prod
 import numpy as np
 
 from neuronx_cc.codegen.context import Context, Transposes
+from neuronx_cc.codegen.convolutions import patches
 from neuronx_cc.codegen.convolutions.axis import Axis, axis_of, batch_axis
 from neuronx_cc.codegen.convolutions.candidates import most_natural
 from neuronx_cc.codegen.convolutions.problem import (
@@ -37,6 +38,7 @@ from neuronx_cc.ir import hlo
 from neuronx_cc.ir.frozen import replace
 from neuronx_cc.ir.hlo import WindowDim
 from neuronx_cc.ir.isa.program import Stream
+from neuronx_cc.ir.machine import Sizes
 from neuronx_cc.ir.types import FLOATS, itemsize
 from neuronx_cc.passes.features_first import CHANNELS
 
@@ -214,6 +216,30 @@ def place(context: Context, convolving: Convolving, apart: bool) -> Placed:
         epilogue = chain.epilogue([*map(read, arrays)], like, out.dtype, 1.0)
         problems = [replace(problem, epilogue=epilogue) for problem in problems]
     return Placed(op, chain, context.planner.easiest(problems), x, w, out, adds, data, value, weights, columns)
+
+
+def patches_of(posed: Problem, placed: Placed, sizes: Sizes) -> patches.Problem | None:
+    """The same as a problem of patches; None where it is none."""
+    if not patches.applies(posed, sizes.rows):
+        return None
+    batch, rows, columns = posed.axes
+    found = patches.Problem(
+        axes=(batch, rows, columns),
+        kernel=(posed.kernel[0], posed.kernel[1]),
+        features=posed.groups,
+        x=posed.x,
+        w=posed.w,
+        out=posed.out,
+        dtype=posed.dtype,
+        flags=posed.flags,
+        fast=posed.fast,
+        room=posed.room,
+        arrays=posed.arrays,
+    )
+    if placed.chain is None:
+        return found
+    ones, like = [patches.is_one(array) for array in posed.arrays], [found.loaded(array) for array in posed.arrays]
+    return replace(found, epilogue=placed.chain.epilogue(ones, like, posed.out.dtype, 1.0))
 
 
 def _pack(form: Form, most_inputs: int, most_outputs: int, apart: bool) -> int:

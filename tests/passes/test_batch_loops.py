@@ -293,12 +293,16 @@ def test_writes_beyond_the_array():
     check_function(run, drawn(0, 8, 5))
 
 
+def added(a, b):
+    return a[0] + b[0], a[1] + b[1]
+
+
 OF_PAIRS = {
     "sorted with places": lambda s, x: lax.sort((s, x), num_keys=1)[1] + s,
     "places": lambda s, x: s + jnp.argsort(s, 1).astype(s.dtype) + x,
     "argmax": lambda s, x: s + jnp.argmax(s, 1, keepdims=True).astype(s.dtype),
     "top": lambda s, x: s + lax.top_k(s, 1)[0] + x,
-    "reduced": lambda s, x: s + lax.reduce((s, x), (0.0, 0.0), lambda a, b: (a[0] + b[0], a[1] + b[1]), (1,))[0][:, None],
+    "reduced": lambda s, x: s + lax.reduce((s, x), (0.0, 0.0), added, (1,))[0][:, None],
 }
 
 
