@@ -23,6 +23,11 @@ from neuronx_cc.ir.isa.program import Stream
 from neuronx_cc.ir.isa.timing import F32, F32_PSUM, NOTHING, Tile, Timing, Work, total
 from neuronx_cc.ir.types import itemsize
 
+EXPOSED = 5
+"""Latencies of a transfer that nothing hides: kernel, matrices, first patches and what engines hand each other; of 100
+drawn convolutions.
+"""
+
 
 def estimate(problem: Problem, schedule: Schedule, timing: Timing) -> float:
     """Nanoseconds."""
@@ -41,8 +46,7 @@ def estimate(problem: Problem, schedule: Schedule, timing: Timing) -> float:
     late = coming * (1 - min(1.0, schedule.buffers / loads))
     phases = kernel.bound * parts + (max(staged.bound, late) + sums.bound) * count
     moved = total([kernel.times(parts), loaded, stored]).dma
-    # the kernel, its matrices and the first patches come one after the other
-    first = 3 * timing.transfer_latency + coming / loads
+    first = EXPOSED * timing.transfer_latency + coming / loads
     ends = timing.latency(Stream.TENSOR) + timing.latency(Stream.SCALAR) + timing.transfer_latency
     ends += 0.0 if problem.epilogue is None else problem.epilogue.latency(timing)
     return max(phases, moved) + UNHIDDEN * min(phases, moved) + first + ends + stored.dma / (count * stores)
