@@ -16,7 +16,9 @@ from neuronx_cc.codegen import choose
 from neuronx_cc.codegen.convolutions import kernel, patches
 from neuronx_cc.codegen.convolutions.axis import axis_of
 from neuronx_cc.codegen.convolutions.patches import Cut
+from neuronx_cc.codegen.convolutions.patches_estimate import estimate
 from neuronx_cc.ir.hlo import WindowDim
+from neuronx_cc.runtime.clock_regions import simulate
 
 LAYOUTS = (("NHWC", "HWIO", "NHWC"), ("NCHW", "OIHW", "NCHW"), ("NHWC", "OIHW", "NCHW"), ("CNHW", "HWOI", "NHCW"))
 EPILOGUES = ("none", "none", "bias", "scale", "residual", "image")
@@ -106,6 +108,46 @@ def test_is_chosen_for_large_images(layout: tuple[str, str, str]) -> None:
     w = np.ones([taps[dim] for dim in layout[1]], np.float32)
     (line,) = compile_text(text_of(function, x, w), TRN1).program.schedules.values()
     assert "patches of" in line
+
+
+@pytest.mark.parametrize("dtype", [np.float32, jnp.bfloat16], ids=str)
+@pytest.mark.parametrize("case", [(4, 28, 64, 5, 0), (1, 40, 96, 7, 0), (2, 40, 48, 3, 1)], ids=str)
+def test_the_chosen_schedule_is_near_the_best(
+    case: tuple[int, ...], dtype: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a dozen candidates, those that are best by estimate among them; and none is told to take much less time."""
+    images, side, features, taps, at = case
+    layout = LAYOUTS[at]
+    sizes, window = dict(N=images, C=features, H=side, W=side), dict(O=features, I=1, H=taps, W=taps)
+    x, w = (np.ones([of[dim] for dim in spec], dtype) for of, spec in ((sizes, layout[0]), (window, layout[1])))
+
+    def function(x: Any, w: Any) -> Any:
+        return lax.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=layout, feature_group_count=features)
+
+    text, wanted, seen = text_of(function, x, w), None, {}
+    best = choose._best
+
+    def draw(problem: Any, timing: Any, level: int) -> Any:
+        if not isinstance(problem, patches.Problem):
+            return best(problem, timing, level)
+        seen[0] = (problem, timing)
+        return wanted or best(problem, timing, level)
+
+    monkeypatch.setattr(kernel, "DOUBT", inf)
+    monkeypatch.setattr(choose, "_best", draw)
+
+    def microseconds() -> float:
+        return simulate(compile_text(text, TRN1).program, TRN1).total / 1e3
+
+    chosen = microseconds()
+    problem, timing = seen[0]
+    estimates = {each: estimate(problem, each, timing) / 1e3 for each in patches.candidates(problem, timing)}
+    order = sorted(estimates, key=lambda each: estimates[each])
+    times = {}
+    for wanted in [*order[:7], *Random(0).sample(order[7:], 5)]:
+        times[wanted] = microseconds()
+        assert 0.5 <= times[wanted] / estimates[wanted] <= 1.75
+    assert chosen <= 1.25 * min(times.values())
 
 
 @pytest.mark.parametrize("where", ["image", "kernel"])
