@@ -24,8 +24,6 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 LARGE_BYTES = 1 << 20
 """Memories below this size are neither checked nor emptied."""
-_HUGE_PAGE = 1 << 21
-"""Bytes of a page of the larger kind; memories are whole ones: a rest would be hundreds of small ones."""
 KEPT_BYTES = 1 << 30
 """Pages that programs keep between runs, all together: writing a page that is there is faster than getting one."""
 SPARE_PART = 32
@@ -78,11 +76,10 @@ def pages(nbytes: int) -> Array:
     """``nbytes`` of undefined content, of which only those that are written take memory of the host."""
     if nbytes < LARGE_BYTES:
         return np.empty(nbytes, np.uint8)
-    whole = -(-nbytes // _HUGE_PAGE) * _HUGE_PAGE
-    block = mmap.mmap(-1, whole, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE)
+    block = mmap.mmap(-1, nbytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE)
     if hasattr(mmap, "MADV_HUGEPAGE"):
         block.madvise(mmap.MADV_HUGEPAGE)
-    return np.frombuffer(block, np.uint8, nbytes)
+    return np.frombuffer(block, np.uint8)
 
 
 def forget(array: Array, ranges: Sequence[tuple[int, int]]) -> None:
