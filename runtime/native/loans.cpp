@@ -250,7 +250,10 @@ float* lend_row(Context& context, Item& item, const Place& place, char* to) {
     float* const row = loans.rows[loans.next_row++ % LENT_ROWS];
     const char *from = reinterpret_cast<char*>(row), *end = from + sizeof loans.rows[0];
     for (int k = 0; k < loans.count; ++k)
-        if (from <= loans.all[k].from && loans.all[k].from < end) cut(context, k--, loans.all[k].target.from, loans.all[k].target.to, true);
+        if (from <= loans.all[k].from && loans.all[k].from < end) {
+            const Place target = loans.all[k].target;
+            cut(context, k--, target.from, target.to, true);
+        }
     const i64 run = place.to - place.from;
     item.lent += run * place.lanes;
     loans.all[loans.count++] = {&item, place, {-2, 0, 0, 0, 0}, to, from, run, 1, 0, 0, item.operands[0].stride[0], 0};
