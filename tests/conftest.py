@@ -44,15 +44,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--cases",
         type=int,
-        help=f"of a test with more parameter sets, run this many, always the same; 0: all. Default: {CASES} of the "
-        "whole suite, all of files and folders given by name",
+        help=f"of a test with more parameter sets, run this many, others with each entry of the changelog; 0: all. "
+        f"Default: {CASES} of the whole suite, all of files and folders given by name",
     )
 
 
 @pytest.hookimpl(trylast=True)  # after those deselected by their marks
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Of each test, the parameter sets whose names hash lowest: spread over products of parameters, and the same ones
-    when others are added; all of what is marked as a table, whose rows each say something else.
+    """Of each test, the parameter sets whose names hash lowest: spread over products of parameters, the same ones when
+    others are added, and others with each entry of the changelog, for what is never drawn is broken one day; all of
+    what is marked as a table, whose rows each say something else.
     """
     whole = config.args_source is pytest.Config.ArgsSource.TESTPATHS
     most = config.option.cases if config.option.cases is not None else CASES if whole else 0
@@ -87,8 +88,11 @@ def as_if_large(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(f"neuronx_cc.passes.precision.{user}.without_gain", lambda *_: set())
 
 
+CHANGES = crc32((ROOT / "CHANGELOG.md").read_bytes())
+
+
 def _hashed(item: pytest.Item) -> tuple[int, str]:
-    return crc32(item.nodeid.encode()), item.nodeid
+    return crc32(item.nodeid.encode(), CHANGES), item.nodeid
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
