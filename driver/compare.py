@@ -169,7 +169,7 @@ def compare_module(
 ) -> Comparison:
     """``inputs`` and ``outputs`` are those of each device; ``outputs`` are the simulator's."""
     module, imported = model.before_casts()
-    found = accuracy.analyse(module, casts_of(module, model.options, model.machine), inputs, progress)
+    found = accuracy.analyse(module, casts_of(module, model.options), inputs, progress)
     errors = tuple(difference(a, b) for a, b in zip(joined(outputs), found.expected, strict=True))
 
     def microseconds(kept: tuple[hlo.HloOp, ...]) -> float:

@@ -81,13 +81,6 @@ def cases_of(request: pytest.FixtureRequest) -> Callable[..., list[str]]:
     return cases
 
 
-@pytest.fixture
-def as_if_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let ``--auto-cast all`` cast small arrays, which gain nothing from fewer bits, as it casts large ones."""
-    for user in ("lowering", "rounding"):
-        monkeypatch.setattr(f"neuronx_cc.passes.precision.{user}.without_gain", lambda *_: set())
-
-
 CHANGES = crc32((ROOT / "CHANGELOG.md").read_bytes())
 
 

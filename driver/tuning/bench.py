@@ -111,7 +111,7 @@ class Bench:
     def evaluated(self, policy: Policy) -> float:
         """The error of the casts of ``policy``, by the reference semantics: nothing is compiled."""
         module, _ = self.model.before_casts()
-        casts, uncast = casts_of(module, replace(self.model.options, policy=policy), self.model.machine), self._uncast
+        casts, uncast = casts_of(module, replace(self.model.options, policy=policy)), self._uncast
         found = joined(side_by_side(module, lambda device: uncast[device].with_casts(casts)))
         return largest_difference(found, joined([each.expected for each in uncast]))
 

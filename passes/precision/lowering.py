@@ -2,7 +2,7 @@
 
 Part of the pass ``auto_cast``; the operands of contractions have been cast before. Elementwise ops and data movement
 compute in their type, but for those of which integers alone are made (``precision.integers``), those that are made of
-integers and constants alone (``precision.from_integers``), those that take as long in FP32 (``precision.gains``), and
+integers and constants alone (``precision.from_integers``), those that recurrences meet (``precision.recurrences``), and
 those on single numbers, such as the factors of an optimizer's step, which differ little from one; what takes or
 replaces a part of an array that is given in FP32, such as one layer of all in a loop, casts that part. Reductions add
 in FP32, unless they are told otherwise, and contractions always do: their results are FP32 and are cast where the next
@@ -23,10 +23,9 @@ from neuronx_cc.passes.analysis.stored import is_stored
 from neuronx_cc.passes.analysis.values import constant_of
 from neuronx_cc.passes.expansions.combiners import combiner_in
 from neuronx_cc.passes.manager import PassContext
-from neuronx_cc.passes.precision import from_integers, integers
+from neuronx_cc.passes.precision import from_integers, integers, recurrences
 from neuronx_cc.passes.precision.casts import TF32_BITS, Casts
 from neuronx_cc.passes.precision.decisions import Contraction, Decision, is_f32, of_result, sums_in_f32
-from neuronx_cc.passes.precision.gains import NO_GAIN, without_gain
 
 PARTS = hlo.SliceOp | hlo.DynamicSliceOp | hlo.GatherOp | hlo.DynamicUpdateSliceOp
 """Ops that take or replace a part of their first operand."""
@@ -54,7 +53,7 @@ class Lowering:
     def run(self, computation: hlo.ComputationOp) -> None:
         exact = dict.fromkeys(from_integers.made_of_integers(computation, self._module), from_integers.REASON)
         exact |= dict.fromkeys(integers.only_for_integers(computation), integers.REASON)
-        idle = without_gain(computation, self._context.options, self._context.timing)
+        held = recurrences.of_recurrences(computation, self._context.options)
         entry = computation is self._module.entry
         left = _moved_out(computation) if entry else frozenset()
         for op in ops_of(computation.block):
@@ -63,8 +62,8 @@ class Lowering:
             decision = of_result(op, self._context.options)
             if op in exact and not self._meets_rounded(op, exact[op]):
                 decision = Decision("f32", exact[op], True)
-            elif not decision.ruled and op in idle:
-                decision = Decision("f32", NO_GAIN, True)
+            elif not decision.ruled and op in held:
+                decision = Decision("f32", recurrences.REASON, True)
             elif not decision.ruled and isinstance(op, hlo.ElementwiseOp) and not op.shape.rank:
                 decision = Decision("f32", "a single number", True)
             if not computes_in_any_float(op):

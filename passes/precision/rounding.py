@@ -13,8 +13,6 @@ import numpy as np
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.hlo.editing import defining_op, ops_of
-from neuronx_cc.ir.isa.timing import Timing
-from neuronx_cc.ir.machine import Machine
 from neuronx_cc.ir.reference import CALLING, REFERENCE, Evaluator, Value
 from neuronx_cc.ir.reference.elementwise import round_to_format
 from neuronx_cc.ir.types import NUMPY_DTYPE
@@ -22,10 +20,10 @@ from neuronx_cc.passes.auto_cast import code_computations
 from neuronx_cc.passes.manager import PassOptions
 from neuronx_cc.passes.precision.casts import in_range
 from neuronx_cc.passes.precision.decisions import Contraction, is_f32, of_operands, of_result, results_change
-from neuronx_cc.passes.precision.gains import without_gain
 from neuronx_cc.passes.precision.integers import only_for_integers
 from neuronx_cc.passes.precision.lowering import computes_in_any_float
 from neuronx_cc.passes.precision.quantization import is_format, rounded_weight, weight_of
+from neuronx_cc.passes.precision.recurrences import of_recurrences
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -58,14 +56,14 @@ class Cast:
         return replace(self, rounded=rounded, weights=form, weight=weight.operand, contracted=weight.contracted)
 
 
-def casts_of(module: HloModule, options: PassOptions, machine: Machine) -> dict[hlo.HloOp, Cast]:
+def casts_of(module: HloModule, options: PassOptions) -> dict[hlo.HloOp, Cast]:
     """The ops of ``module``, as it comes to ``auto_cast``, that are cast, in order."""
-    casts, timing = {}, Timing(machine)
+    casts = {}
     for computation in code_computations(module):
         known: dict[hlo.SSAValue, str] = {}
-        unrounded, idle = only_for_integers(computation), without_gain(computation, options, timing)
+        unrounded, held = only_for_integers(computation), of_recurrences(computation, options)
         for op in ops_of(computation.block):
-            if op in unrounded or (op in idle and options.policy.choice(op, "result") is None):
+            if op in unrounded or (op in held and options.policy.choice(op, "result") is None):
                 continue
             choice = options.policy.choice(op, "weights")
             cast = _cast_of(op, options).with_weights(module, op, choice[0] if choice else "")

@@ -12,8 +12,6 @@ from jax import lax
 
 from neuronx_cc.runtime.clock_regions import simulate
 
-pytestmark = pytest.mark.usefixtures("as_if_large")
-
 LONGER = 1.3
 """Times as long: what is given is twice the bytes."""
 SMALL = np.float32(0.06)

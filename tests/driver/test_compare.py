@@ -16,8 +16,6 @@ from neuronx_cc.hlo_import.parser import parse_text
 from neuronx_cc.ir import hlo
 from neuronx_cc.passes.precision.rounding import Cast
 
-pytestmark = pytest.mark.usefixtures("as_if_large")
-
 
 def planted(x, w, v):
     """Two products that nearly agree; what is left of their difference is scaled up."""

@@ -26,8 +26,6 @@ from neuronx_cc.passes import PASSES
 from neuronx_cc.passes.manager import PassContext, PassOptions, parse_integer_downcast, run_passes
 from neuronx_cc.passes.precision.policy import SETTINGS, Policy, make_rule
 
-pytestmark = pytest.mark.usefixtures("as_if_large")
-
 FILES = sorted((Path(__file__).parent / "hlo").glob("*.hlo"))
 
 

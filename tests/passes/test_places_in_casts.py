@@ -9,8 +9,6 @@ import numpy as np
 import pytest
 from generated import compile_text, text_of
 
-pytestmark = pytest.mark.usefixtures("as_if_large")
-
 Array = Any
 GIVEN: dict[str, Callable[[Array, int], Any]] = {
     "largest": lambda x, axis: jnp.argmax(x, axis),

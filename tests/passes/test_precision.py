@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
-from generated import TRN1, text_of
+from generated import text_of
 from jax import lax
 from special_inputs import assert_same_bits
 
@@ -18,8 +18,6 @@ from neuronx_cc.ir.reference import CALLING, REFERENCE, Evaluator, evaluate
 from neuronx_cc.passes.manager import PassContext, PassOptions, precision_report, run_passes
 from neuronx_cc.passes.pipelines import DEFAULT_PIPELINE, pass_names
 from neuronx_cc.passes.precision.rounding import RoundingEvaluator, casts_of
-
-pytestmark = pytest.mark.usefixtures("as_if_large")
 
 NUMPY = {"bf16": ml_dtypes.bfloat16, "fp16": np.float16, "fp8_e4m3": ml_dtypes.float8_e4m3}
 
@@ -207,7 +205,7 @@ ENTRY main {
     np.testing.assert_array_equal(masked, np.zeros(4))
     assert list(np.isfinite(scaled)) == [True, True, True, False]
     original = parse_text(text)
-    told = RoundingEvaluator(original, casts_of(original, PassOptions(auto_cast="all", auto_cast_type=cast_type), TRN1))
+    told = RoundingEvaluator(original, casts_of(original, PassOptions(auto_cast="all", auto_cast_type=cast_type)))
     np.testing.assert_array_equal(told.call("main", *arrays)[0], masked)
 
 

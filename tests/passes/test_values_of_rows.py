@@ -8,8 +8,6 @@ import numpy as np
 import pytest
 from generated import TRN1, compile_text, text_of
 
-pytestmark = pytest.mark.usefixtures("as_if_large")
-
 
 def power(x: Any) -> Any:
     return x / jnp.sqrt((x * x).sum(-1, keepdims=True) / 3 + 0.5)

@@ -34,7 +34,6 @@ from neuronx_cc.ir.machine import Machine
 from neuronx_cc.ir.reference import evaluate
 from neuronx_cc.ir.targets import find_machine
 from neuronx_cc.passes import even_rows
-from neuronx_cc.passes.precision import lowering
 from neuronx_cc.runtime.devices import replicate, run_devices
 from neuronx_cc.runtime.executable import Executable
 
@@ -285,8 +284,7 @@ def run(case: Case, text: str, transposes: Transposes) -> list[Array]:
     """What the simulator computes; with watched transposes as the JAX backend does it, once more where they spread."""
     choices = drawn_schedules(case.drawn) if case.fused or case.drawn is not None else contextlib.nullcontext()
     rows = mock.patch.object(even_rows, "gain", return_value=1.0) if case.padded else contextlib.nullcontext()
-    gains = mock.patch.object(lowering, "without_gain", return_value=set())  # small arrays are cast as large ones
-    with choices, rows, gains:
+    with choices, rows:
         compiled = compile_text(text, case.machine, verify_each=not case.quick, transposes=transposes, **case.options)
     if case.devices > 1:
         together = replicate(Executable.from_program(compiled.program, compiled.constants))

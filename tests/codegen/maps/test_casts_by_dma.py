@@ -11,8 +11,6 @@ from jax import lax
 
 from neuronx_cc.runtime.clock_regions import simulate
 
-pytestmark = pytest.mark.usefixtures("as_if_large")
-
 SMALL = TRN1.with_settings(["memory.sbuf_partition_bytes=32768"])
 DTYPES = (jnp.bfloat16, jnp.float16)
 Array = Any
