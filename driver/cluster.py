@@ -86,15 +86,17 @@ class Cluster:
         return self._files[digest]
 
     def _outcome(self, job: Job, future: Any) -> Outcome | None:
+        from concurrent.futures import CancelledError
+
         from distributed import KilledWorker
 
-        if future.status == "cancelled":
-            self._check()
-            return None
         try:
             text, neff = future.result()
         except KilledWorker:
             return died(job)
+        except CancelledError:  # what it read, or made, went with a worker, perhaps while it was asked for
+            self._check()
+            return None
         outcome, digest = _read(text)
         if job.output and neff:
             if hashlib.sha256(neff).hexdigest() != digest:

@@ -63,6 +63,21 @@ def test_outcomes_and_neffs_are_those_of_this_process(local, jobs: list[Job]) ->
     assert "missing.hlo" in here[-1].error
 
 
+def test_a_result_that_goes_while_it_is_asked_for_is_made_again(local, jobs: list[Job]) -> None:
+    """It was finished when it was looked at, and its worker was killed then."""
+    from concurrent.futures import CancelledError
+
+    class Gone:
+        status = "finished"
+
+        def result(self) -> None:
+            raise CancelledError("already forgotten")
+
+    there = Cluster(local.scheduler_address)
+    assert there._outcome(jobs[0], Gone()) is None
+    there.close()
+
+
 def test_a_worker_that_is_killed_loses_nothing(local, jobs: list[Job]) -> None:
     here = in_order(Processes(1, do).outcomes(jobs), jobs)
     there = Cluster(local.scheduler_address)
