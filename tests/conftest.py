@@ -38,6 +38,8 @@ os.environ["XLA_FLAGS"] = " ".join(
 
 CASES = 2
 """Of a test with more parameter sets, those that run where the whole suite does."""
+CHANGES = crc32((ROOT / "CHANGELOG.md").read_bytes())
+"""With each entry other parameter sets run."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -79,9 +81,6 @@ def cases_of(request: pytest.FixtureRequest) -> Callable[..., list[str]]:
         return [each["case"] for each in given if others.items() <= each.items()]
 
     return cases
-
-
-CHANGES = crc32((ROOT / "CHANGELOG.md").read_bytes())
 
 
 def _hashed(item: pytest.Item) -> tuple[int, str]:

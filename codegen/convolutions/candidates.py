@@ -96,7 +96,7 @@ def _folds(problem: Problem, sizes: Sizes) -> Iterator[Fold | None]:
 def _folds_along(problem: Problem, array: Operand) -> bool:
     """Whether features of neighbouring positions of what an epilogue reads follow each other, or are the same."""
     dense = array.dims[-1].stride == problem.groups * problem.outputs * array.dims[1].stride
-    return problem.stays(array) or (dense and array.near(1))
+    return array.stays or (dense and array.near(1))
 
 
 def _copies(problem: Problem) -> Iterator[Copies | None]:

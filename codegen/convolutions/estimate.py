@@ -110,7 +110,7 @@ def bound(problem: Problem, timing: Timing) -> float:
     if not problem.out.on_chip:
         nbytes += problem.groups * problem.outputs * positions * itemsize(problem.out.dtype)
     for array in problem.arrays:
-        if not array.on_chip and not problem.stays(array):
+        if not array.on_chip and not array.stays:
             nbytes += problem.groups * problem.outputs * positions * itemsize(array.dtype)
     return max(products, timing.transfer(nbytes, timing.long_run).bound)
 
@@ -411,7 +411,7 @@ def _read(problem: Problem, schedule: Schedule, timing: Timing) -> Work:
     """What the epilogue reads of all arrays that differ from position to position."""
     work, outs = NOTHING, outs_of(problem, schedule)
     for array in problem.arrays:
-        if array.on_chip or problem.stays(array):
+        if array.on_chip or array.stays:
             continue
         atoms = zip(problem.axes, (array.dims[0], *array.dims[2:]), strict=True)
         features = problem.groups * problem.outputs if array.dims[1].stride else 1

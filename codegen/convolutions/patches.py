@@ -20,6 +20,7 @@ from neuronx_cc.codegen.convolutions import problem as convolutions
 from neuronx_cc.codegen.convolutions.axis import Axis
 from neuronx_cc.codegen.convolutions.finite import checks
 from neuronx_cc.codegen.convolutions.problem import Home, Operand
+from neuronx_cc.codegen.dots.problem import divisor
 from neuronx_cc.codegen.dots.schedule import EPILOGUE_BUFFERS, array_name, between_name
 from neuronx_cc.codegen.emission.tiles import room_of
 from neuronx_cc.codegen.epilogues.work import Epilogue
@@ -63,6 +64,11 @@ class Cut:
         taps = self.axis.taps[0]
         union = (self.count - 1) * self.axis.step + (taps.count - 1) * taps.stride + 1
         return -(-union // self.inputs)
+
+    @cached_property
+    def sources(self) -> int:
+        """Patches of the input that all patches of outputs meet."""
+        return self.patches + self.met - 1
 
     def existing(self, patch: int) -> tuple[int, int]:
         """First position of a patch of the input that exists, and the first after it that does not."""
@@ -129,11 +135,6 @@ class Problem:
 def is_one(array: Operand) -> bool:
     """Whether an array is one number."""
     return not any(atom.stride for atom in array.dims)
-
-
-def stays(array: Operand) -> bool:
-    """Whether it is the same at all positions."""
-    return not any(atom.stride for axis, atom in enumerate(array.dims) if axis != 1)
 
 
 def applies(posed: convolutions.Problem, rows: int) -> bool:
@@ -212,7 +213,12 @@ def candidates(problem: Problem, timing: Timing) -> Iterator[Schedule]:
 
 def _counts(total: int) -> list[int]:
     """Outputs of a patch along an axis: as even as can be."""
-    return sorted({-(-total // -(-total // count)) for count in range(1, min(total, MOST_OUTPUTS) + 1)})
+    return sorted({_even(total, count) for count in range(1, min(total, MOST_OUTPUTS) + 1)})
+
+
+def _even(total: int, most: int) -> int:
+    """Size of parts of ``total``, ``most`` at most, as even as can be."""
+    return -(-total // -(-total // most))
 
 
 def _frame(problem: Problem, outputs: tuple[int, ...], sizes: Sizes) -> Schedule | None:
@@ -222,23 +228,19 @@ def _frame(problem: Problem, outputs: tuple[int, ...], sizes: Sizes) -> Schedule
     most = height // max(rows.inputs * columns.inputs, prod(outputs))
     if not most:
         return None
-    pack = max(each for each in range(1, min(most, problem.features) + 1) if problem.features % each == 0)
-    high = min(rows.patches, height - rows.met + 1)
-    high = -(-rows.patches // -(-rows.patches // high))
-    total = problem.axes[0].size
-    images = max(1, min(total, height // (high + rows.met - 1)))
-    images = -(-total // -(-total // images))
-    wide = min(columns.patches, height // (high * images))
-    wide = 1 if problem.out.near(3) else -(-columns.patches // -(-columns.patches // wide))
+    pack = divisor(problem.features, most)
+    high = _even(rows.patches, height - rows.met + 1)
+    images = _even(problem.axes[0].size, max(1, height // (high + rows.met - 1)))
+    wide = 1 if problem.out.near(3) else _even(columns.patches, height // (high * images))
     return Schedule((rows.count, columns.count), pack, images, high, wide, problem.features, 1, 1, 1)
 
 
 def _columns(problem: Problem, schedule: Schedule) -> int:
     """Columns that TensorE moves: of sums, of transposes, and of what matrices are made of."""
     rows, columns = schedule.cuts(problem)
-    blocks = -(-problem.axes[0].size // schedule.images) * -(-rows.patches // schedule.rows)
+    blocks = blocks_of(problem, schedule)
     packs, made = problem.features // schedule.pack, problem.features * prod(schedule.outputs) * rows.met * columns.met
-    transposed = packs * (columns.patches + columns.met - 1) * transposed_rows(problem, schedule)
+    transposed = packs * columns.sources * transposed_rows(problem, schedule)
     return blocks * (made * -(-columns.patches // schedule.columns) + transposed * (2 - problem.fast)) + made
 
 
@@ -260,7 +262,7 @@ def _moved(problem: Problem, schedule: Schedule, timing: Timing) -> Schedule:
     """With as many columns loaded and stored together as make long runs."""
     columns, found = schedule.cuts(problem)[1], []
     for operand, wide, total in (
-        (problem.x, columns.inputs, columns.patches + columns.met - 1),
+        (problem.x, columns.inputs, columns.sources),
         (problem.out, columns.count, columns.patches),
     ):
         width = max(itemsize(operand.dtype), itemsize(problem.dtype))
@@ -273,6 +275,11 @@ def _moved(problem: Problem, schedule: Schedule, timing: Timing) -> Schedule:
 
 def fits(problem: Problem, schedule: Schedule, sizes: Sizes) -> bool:
     return room_of(footprint(problem, schedule, sizes)) <= problem.room
+
+
+def blocks_of(problem: Problem, schedule: Schedule) -> int:
+    """Times that images, and rows of patches of them, are computed together, of each block of features."""
+    return -(-problem.axes[0].size // schedule.images) * -(-schedule.cuts(problem)[0].patches // schedule.rows)
 
 
 def transposed_rows(problem: Problem, schedule: Schedule) -> int:
@@ -291,11 +298,10 @@ def footprint(problem: Problem, schedule: Schedule, sizes: Sizes) -> dict[tuple[
     width, packs = itemsize(problem.dtype), schedule.features // schedule.pack
     made = schedule.pack * prod(schedule.outputs)
     raw = positions_of(problem, schedule) * width
-    across = columns.patches + columns.met - 1
     result = prod(schedule.outputs) * schedule.stored // schedule.columns * schedule.features
     tiles = {
         ("positions", schedule.buffers): raw,
-        ("input", 1): packs * across * transposed_rows(problem, schedule) * width,
+        ("input", 1): packs * columns.sources * transposed_rows(problem, schedule) * width,
         ("kernel", 1): packs * rows.met * columns.met * made * width,
         ("taps", 1): rows.places * columns.places * width,
         ("kernel of each feature", BUFFERS): schedule.features * width,
@@ -305,7 +311,7 @@ def footprint(problem: Problem, schedule: Schedule, sizes: Sizes) -> dict[tuple[
     if not problem.fast:
         tiles["bits", BUFFERS] = raw
     for number, array in enumerate(problem.arrays):
-        size = 1 if is_one(array) else schedule.features if stays(array) else result
+        size = 1 if is_one(array) else schedule.features if array.stays else result
         tiles[array_name(number), EPILOGUE_BUFFERS] = size * itemsize(problem.loaded(array))
     for number in range(0 if problem.epilogue is None else problem.epilogue.tiles):
         tiles[between_name(0, number), EPILOGUE_BUFFERS] = 4 * sizes.bank_columns
@@ -318,7 +324,7 @@ def images_first(problem: Problem, schedule: Schedule) -> bool:
     takes fewer transfers.
     """
     rows = schedule.cuts(problem)[0]
-    padded = sum(rows.existing(row) != (0, rows.inputs) for row in range(rows.patches + rows.met - 1))
+    padded = sum(rows.existing(row) != (0, rows.inputs) for row in range(rows.sources))
     return schedule.images * (1 + padded) < schedule.rows + rows.met - 1
 
 
@@ -326,4 +332,4 @@ def packs_of_bank(schedule: Schedule, sizes: Sizes) -> int:
     """Packs whose sums share a bank of PSUM."""
     packs = schedule.features // schedule.pack
     most = max(1, sizes.bank_columns // (schedule.pack * prod(schedule.outputs)))
-    return -(-packs // -(-packs // most))
+    return _even(packs, most)

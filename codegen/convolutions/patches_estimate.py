@@ -13,8 +13,8 @@ from neuronx_cc.codegen.convolutions.estimate import UNHIDDEN, balanced
 from neuronx_cc.codegen.convolutions.patches import (
     Problem,
     Schedule,
+    blocks_of,
     packs_of_bank,
-    stays,
     transposed_rows,
 )
 from neuronx_cc.codegen.convolutions.problem import Operand
@@ -31,16 +31,14 @@ drawn convolutions.
 
 def estimate(problem: Problem, schedule: Schedule, timing: Timing) -> float:
     """Nanoseconds."""
-    rows, columns = schedule.cuts(problem)
-    blocks = -(-problem.axes[0].size // schedule.images) * -(-rows.patches // schedule.rows)
+    columns = schedule.cuts(problem)[1]
     parts = problem.features // schedule.features
-    across = columns.patches + columns.met - 1
-    loads, stores = -(-across // schedule.loaded), -(-columns.patches // schedule.stored)
-    staged = _staged(problem, schedule, timing).times(across)
+    loads, stores = -(-columns.sources // schedule.loaded), -(-columns.patches // schedule.stored)
+    staged = _staged(problem, schedule, timing).times(columns.sources)
     kernel = _kernel(problem, schedule, timing)
     sums = _sums(problem, schedule, timing).times(-(-columns.patches // schedule.columns))
     loaded, stored = _loaded(problem, schedule, timing), _stored(problem, schedule, timing)
-    count = blocks * parts
+    count = blocks_of(problem, schedule) * parts
     # of a block what its buffers hold comes during the sums of the one before, all else while it is transposed
     coming = max(loaded.dma / count, loads * timing.transfer_latency / schedule.buffers)
     late = coming * (1 - min(1.0, schedule.buffers / loads))
@@ -126,7 +124,7 @@ def _stored(problem: Problem, schedule: Schedule, timing: Timing) -> Work:
     positions = prod(axis.out for axis in problem.axes)
     beside = schedule.stored // schedule.columns * schedule.outputs[1]
     works = []
-    for array, way in ((problem.out, "write"), *((array, "read") for array in problem.arrays if not stays(array))):
+    for array, way in ((problem.out, "write"), *((array, "read") for array in problem.arrays if not array.stays)):
         width = itemsize(array.dtype)
         run = _run(problem, schedule, array, beside, width, schedule.outputs[0])
         works.append(timing.transfer(problem.features * positions * width, run, way))

@@ -9,7 +9,7 @@ features, of which each column keeps its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby, product
 from math import prod
@@ -29,7 +29,6 @@ from neuronx_cc.codegen.convolutions.patches import (
     is_one,
     packs_of_bank,
     positions_of,
-    stays,
 )
 from neuronx_cc.codegen.convolutions.patches_matrices import Matrices
 from neuronx_cc.codegen.convolutions.placement import Placed
@@ -39,7 +38,7 @@ from neuronx_cc.codegen.dots.schedule import EPILOGUE_BUFFERS, array_name
 from neuronx_cc.codegen.dots.tiles import Tiles
 from neuronx_cc.codegen.emission.builder import Affine, Block, Builder, Ring
 from neuronx_cc.codegen.emission.emitter import Emitter
-from neuronx_cc.codegen.emission.tiles import TilePool, dense
+from neuronx_cc.codegen.emission.tiles import TilePool, dense, tile_in
 from neuronx_cc.codegen.emission.views import Atom, View, nested
 from neuronx_cc.codegen.maps.plan import load_stream
 from neuronx_cc.codegen.movement.halves import part_of
@@ -142,19 +141,18 @@ class _Patches:
         return self.schedule.pack * prod(self.schedule.outputs)
 
     def emit(self) -> None:
-        builder, problem, schedule = self.builder, self.problem, self.schedule
-        rows, _ = self._cuts
+        builder, problem, schedule, rows = self.builder, self.problem, self.schedule, self._cuts[0]
         matrices = Matrices.of(self.context, self.placed, problem, schedule, self.tiles, self.turner)
-        for part in builder.each(self.problem.features // schedule.features, 1):
+        for part in builder.each(problem.features // schedule.features, 1):
             feature = part * schedule.features
             kernel = matrices.block(feature)
-            stay = [self._staying(number, feature) for number in range(len(self.problem.arrays))]
-            blocks = builder.tiles(self.problem.axes[0].size, schedule.images)
+            stay = [self._staying(number, feature) for number in range(len(problem.arrays))]
+            blocks = builder.tiles(problem.axes[0].size, schedule.images)
             for start, count, size in blocks:
                 for index in builder.each(count, 1):
                     for row in range(0, rows.patches, schedule.rows):
                         high = min(schedule.rows, rows.patches - row)
-                        several = high < rows.patches or len(blocks) > count
+                        several = high < rows.patches or (count == 1 and len(blocks) > 1)
                         at = _Images(index * size + start, size, row, high, feature, several)
                         self._outputs(at, self._staged(at), kernel, stay)
 
@@ -163,7 +161,7 @@ class _Patches:
     def _staged(self, at: _Images) -> Block:
         """[positions of a patch of a pack, packs, columns of patches, rows of patches of images]."""
         builder, (rows, columns), schedule = self.builder, self._cuts, self.schedule
-        partitions, across = schedule.pack * rows.inputs * columns.inputs, columns.patches + columns.met - 1
+        partitions, across = schedule.pack * rows.inputs * columns.inputs, columns.sources
         tall = (at.rows + rows.met - 1) * at.count
         tile = self.tiles.tile(self.problem.dtype, [self._packs, across, tall], partitions, "input", 1)
         whole = [columns.existing(column) == (0, columns.inputs) for column in range(across)]
@@ -200,9 +198,13 @@ class _Patches:
         begin = first * columns.inputs + columns.axis.low
         left, right = (min(max(0, place - begin), free[1]) for place in (0, columns.axis.size))
         order, buffers = _order(x), self.schedule.buffers
-        sizes, phases = [free[dim - 1] for dim in order[1:]], max(1, buffers // max(1, together))
-        stored = self.tiles.tile(self.problem.dtype, sizes, tall * at.count, "positions", buffers, together > 0, phases)
-        tile = stored.select([order.index(dim) for dim in range(4)])
+
+        def room(sizes: list[int]) -> Block:
+            phases = max(1, buffers // max(1, together))
+            partitions = tall * at.count
+            return self.tiles.tile(self.problem.dtype, sizes, partitions, "positions", buffers, together > 0, phases)
+
+        tile = _ordered(free, order, room)
         for side in (tile.index(2, Affine(), left), tile.index(2, Affine(right), free[1] - right)):
             self._clear(side, order)
         within = tile.index(2, Affine(left), right - left)
@@ -276,9 +278,11 @@ class _Patches:
     def _tile(self, dtype: str, name: str, buffers: int, goes: _Results) -> Block:
         """[patches, rows, columns, features] of results, in the order of the array in HBM."""
         free = [self.schedule.outputs[0], goes.across * self.schedule.outputs[1], self.schedule.features]
-        order = _order(self.placed.out)
-        stored = self.tiles.tile(dtype, [free[dim - 1] for dim in order[1:]], goes.patches, name, buffers, goes.several)
-        return stored.select([order.index(dim) for dim in range(4)])
+
+        def room(sizes: list[int]) -> Block:
+            return self.tiles.tile(dtype, sizes, goes.patches, name, buffers, goes.several)
+
+        return _ordered(free, _order(self.placed.out), room)
 
     def _sums(self, goes: _Results, x: Block, kernel: Block, column: Affine, parts: Sequence[Block]) -> None:
         """Patches of outputs at one column: the first of ``parts`` [patches, rows, columns, features], whose others are
@@ -289,7 +293,7 @@ class _Patches:
         for start, count, size in builder.tiles(self._packs, together):
             for index in builder.each(count, UNROLLED_SUMS, UNROLLED_SUMS):
                 at = index * size + start
-                bank = self._bank(self.sums, goes.patches, size * self._made)
+                bank = tile_in(builder, self.sums, [size * self._made], "f32", goes.patches, several=True)
                 for number in range(size):
                     sums = bank.index(1, Affine(number * self._made), self._made)
                     of_pack = x.index(1, at + number)
@@ -322,17 +326,12 @@ class _Patches:
         moved = block.moved(first * (features.stride * pack))
         return moved.of((patches, packs, *positions, Atom(pack, features.stride)))
 
-    def _bank(self, banks: Ring, partitions: int, columns: int) -> Block:
-        return Block(
-            banks.alloc, "f32", self.builder.slot(banks, several=True), (Atom(partitions, 1, True), Atom(columns, 4))
-        )
-
     # ---- results, and what is read with them ------------------------------------------------------------------
 
     def _staying(self, number: int, feature: Affine) -> Block | None:
         """What an epilogue reads that is the same at all positions, on all partitions; None for other arrays."""
         lies = self.problem.arrays[number]
-        if not stays(lies):
+        if not lies.stays:
             return None
         view = self.placed.adds[number]
         partitions = self.schedule.columns * self.schedule.images * self.schedule.rows
@@ -389,6 +388,11 @@ def _order(array: View) -> list[int]:
     """Of [patches, rows, columns, features] that in which neighbours of an array follow each other."""
     strides = [atom_of(array, axis).stride for axis in (2, 3, 1)]
     return [0, *sorted((1, 2, 3), key=lambda dim: -abs(strides[dim - 1]))]
+
+
+def _ordered(free: Sequence[int], order: Sequence[int], room: Callable[[list[int]], Block]) -> Block:
+    """[partitions, *free], whose dims lie in ``order`` in the tile that ``room`` makes."""
+    return room([free[dim - 1] for dim in order[1:]]).select([order.index(dim) for dim in range(len(order))])
 
 
 def _outputs_of(rows: Cut, at: _Images) -> Iterator[tuple[int, int, int]]:

@@ -21,7 +21,7 @@ from neuronx_cc.codegen.convolutions.turn import Turner
 from neuronx_cc.codegen.dots.copies import strided
 from neuronx_cc.codegen.dots.tiles import Tiles
 from neuronx_cc.codegen.emission.builder import Affine, Block
-from neuronx_cc.codegen.emission.tiles import dense
+from neuronx_cc.codegen.emission.tiles import dense, tile_in
 from neuronx_cc.codegen.emission.views import Atom, View, nested
 from neuronx_cc.codegen.maps.plan import load_stream
 from neuronx_cc.codegen.movement.transfer import copy
@@ -110,8 +110,7 @@ class Matrices:
         (rows, columns), pack, (lines, beside, packs) = self.schedule.cuts(self.problem), self.schedule.pack, together
         builder, count = self.context.builder, len(packs) * pack
         sizes = [len(lines), len(beside), len(packs), pack]
-        slot = builder.slot(self.turner.banks, several=True)
-        bank = Block(self.turner.banks.alloc, "f32", slot, (self.own.dims[0], Atom(prod(sizes), 4)))
+        bank = tile_in(builder, self.turner.banks, [prod(sizes)], "f32", self.own.dims[0].size, several=True)
         taken = each.index(1, Affine(packs.start * pack), count)
         for number, (row, column) in enumerate(product(lines, beside)):
             met_by = self.taps.index(1, Affine(rows.window(row, met[0])), rows.inputs)

@@ -128,6 +128,11 @@ class Operand:
     def on_chip(self) -> bool:
         return self.home is Home.CHIP
 
+    @property
+    def stays(self) -> bool:
+        """Whether it is the same at all positions."""
+        return not any(atom.stride for axis, atom in enumerate(self.dims) if axis != 1)
+
     def near(self, dim: int) -> bool:
         """Whether neighbours along ``dim`` are neighbours in HBM."""
         return not self.on_chip and self.dims[dim].stride == itemsize(self.dtype)
@@ -242,13 +247,9 @@ class Problem:
         """Whether positions, not output features, lie on the partitions of a result tile: features are neighbours."""
         return self.out.near(1) and self.groups * self.outputs > 1
 
-    def stays(self, array: Operand) -> bool:
-        """Whether what the epilogue reads of an array is the same at all positions."""
-        return not any(atom.stride for axis, atom in enumerate(array.dims) if axis != 1)
-
     def repeats(self, array: Operand) -> bool:
         """Whether a tile of results has one value a partition of an array."""
-        return not array.dims[1].stride if self.positions_on_partitions else self.stays(array)
+        return not array.dims[1].stride if self.positions_on_partitions else array.stays
 
     def loaded(self, array: Operand) -> str:
         """The element type of its tiles: one number a partition is an operand in FP32 only."""

@@ -105,7 +105,7 @@ class Results:
     def columns(self, pack: PackAt, outs: OutputsAt) -> tuple[Block | None, ...]:
         """Tiles of those arrays that are the same at all positions; None for the others, and those that are there."""
         return tuple(
-            self._column(array, pack, outs) if self.problem.stays(array.lies) and not array.lies.on_chip else None
+            self._column(array, pack, outs) if array.lies.stays and not array.lies.on_chip else None
             for array in self.arrays
         )
 

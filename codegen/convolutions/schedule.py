@@ -269,7 +269,7 @@ def _epilogue(problem: Problem, schedule: Schedule, sizes: Sizes) -> dict[tuple[
     for number, array in enumerate(problem.arrays):
         if not array.on_chip:
             buffers = EPILOGUE_BUFFERS
-            if problem.positions_on_partitions and not problem.stays(array):
+            if problem.positions_on_partitions and not array.stays:
                 buffers = tile_buffers(problem, schedule, sizes, EPILOGUE_BUFFERS)
             tiles[array_name(number), buffers] = _array_bytes(problem, schedule, array, sizes)
     between = range(0 if problem.epilogue is None else problem.epilogue.tiles)
@@ -321,7 +321,7 @@ def _array_bytes(problem: Problem, schedule: Schedule, array: Operand, sizes: Si
         return -(-schedule.outputs // min(sizes.rows, sizes.columns)) * varying * width
     outputs = stored_outputs(problem, schedule)
     features = 1 if problem.repeats(array) else outputs
-    if problem.stays(array) or not schedule.row_groups:
+    if array.stays or not schedule.row_groups:
         return features * width
     phases = row_phases(problem)
     columns = max(1, schedule.row_bytes // (phases * outputs * itemsize(problem.out.dtype))) * phases
