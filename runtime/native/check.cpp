@@ -16,7 +16,7 @@ bool is_integer_step(Step step) {
 bool is_bit_step(Step step) { return (step >= AND && step <= SHIFT_RIGHT_ARITHMETIC) || step == NOT; }
 
 // Whether kernels read and write elements of the type as f32.
-bool is_number(i64 type) { return type != RAW8 && (type < SMALL_FLOAT || small_floats[type - SMALL_FLOAT]); }
+bool is_number(i64 type) { return type != RAW8 && (type < SMALL_FLOAT || small_floats[type - SMALL_FLOAT].load()); }
 
 bool is_whole(i64 type) { return type >= U8 && type <= PRED; }
 

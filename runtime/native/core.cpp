@@ -11,7 +11,7 @@
 #include "short_lived.h"
 #include "threads.h"
 
-Tables* small_floats[16];
+std::atomic<Tables*> small_floats[16];
 
 
 namespace {
@@ -181,12 +181,13 @@ EXPORTED void core_threads(int count) { set_threads(count); }
 
 // Tables of small float type k: 256 values as f32, the codes by an f32's upper half (see Tables).
 EXPORTED void core_small_float(int k, const float* read, const uint8_t* exact, const uint8_t* inexact) {
-    if (small_floats[k]) return;
+    if (small_floats[k].load()) return;
     Tables* tables = new Tables;
     std::memcpy(tables->read, read, sizeof tables->read);
     std::memcpy(tables->exact, exact, sizeof tables->exact);
     std::memcpy(tables->inexact, inexact, sizeof tables->inexact);
-    small_floats[k] = tables;
+    Tables* none = nullptr;
+    if (!small_floats[k].compare_exchange_strong(none, tables)) delete tables;
 }
 
 // What programs run on: a table of bases, four words each (see Base), the registers that there are, and whether somebody

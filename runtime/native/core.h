@@ -1,6 +1,7 @@
 // What the parts of the native core share: operands, instructions as decoded, and the kernels of a processor level.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <utility>
@@ -196,7 +197,7 @@ struct Tables {             // of a small float type
     float read[256];
     uint8_t exact[65536], inexact[65536];  // by the upper half of an f32: when the lower half is 0, and else
 };
-extern Tables* small_floats[16];
+extern std::atomic<Tables*> small_floats[16];  // set once: threads may open the core at the same time
 
 struct Kernels {
     const char* name;

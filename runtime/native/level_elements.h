@@ -195,7 +195,7 @@ inline void read(int type, float* to, const char* from, i64 stride, int n) {
         case U32: return read_as<uint32_t>(to, from, stride, n, [](uint32_t x) { return float(x); });
         case S32: return read_as<int32_t>(to, from, stride, n, [](int32_t x) { return float(x); });
         default: {
-            const float* table = small_floats[type - SMALL_FLOAT]->read;
+            const float* table = small_floats[type - SMALL_FLOAT].load(std::memory_order_acquire)->read;
             for (i64 i = 0; i < n; ++i) to[i] = table[uint8_t(from[i * stride])];
         }
     }
@@ -261,7 +261,7 @@ inline void write(int type, char* to, i64 stride, const float* from, int n) {
         case S32: return write_as<int32_t>(to, stride, from, n, to_s32);
         case PRED: return write_as<uint8_t>(to, stride, from, n, [](float x) { return uint8_t(!(x == 0.f)); });
         default: {
-            const Tables& tables = *small_floats[type - SMALL_FLOAT];
+            const Tables& tables = *small_floats[type - SMALL_FLOAT].load(std::memory_order_acquire);
             for (i64 i = 0; i < n; ++i) {
                 const uint32_t word = bits_of(from[i]);
                 to[i * stride] = char(((word & 0xFFFF) ? tables.inexact : tables.exact)[word >> 16]);

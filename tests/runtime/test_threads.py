@@ -1,5 +1,7 @@
 """The native core gives the same bits however many threads share its instructions."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -43,3 +45,11 @@ def test_a_module_of_all_kinds() -> None:
     finally:
         core.core_threads(library.threads())
     assert results[0] == results[1] == results[2]
+
+
+def test_threads_that_open_the_core_at_once() -> None:
+    if library.load() is None:
+        pytest.skip("no native core here")
+    with ThreadPoolExecutor(4) as threads:
+        opened = list(threads.map(library.open_library, [library.PATH] * 8))
+    assert all(each is not None and each.core_abi() == library.ABI for each in opened)
