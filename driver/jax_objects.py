@@ -4,11 +4,14 @@ They are told apart by what they can do, so that JAX is not imported here: whoev
 """
 
 from dataclasses import dataclass
+from importlib.util import find_spec
 from io import BytesIO
 from typing import Any
 
 from neuronx_cc.ir.errors import UsageError
 from neuronx_cc.runtime.arguments import Structure
+
+_PLUGIN = "neuronx_cc.driver.jax_backend._pjrt"
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +28,10 @@ def module_of(given: Any, arguments: tuple[Any, ...]) -> Source | None:
     A jitted function is lowered for ``arguments``: arrays, or ``jax.ShapeDtypeStruct``s. Raises what JAX raises then,
     and UsageError EARG906 for objects that hold no module any more or not one.
     """
-    if callable(given) and callable(getattr(given, "lower", None)):
+    traced = callable(getattr(given, "lower", None)) and hasattr(given, "jaxpr")
+    if callable(given) and callable(getattr(given, "trace", None)):
+        given = lower(given.trace(*arguments))
+    elif callable(given) and callable(getattr(given, "lower", None)) and not traced:
         given = given.lower(*arguments)
     elif arguments:
         raise UsageError(
@@ -33,8 +39,8 @@ def module_of(given: Any, arguments: tuple[Any, ...]) -> Source | None:
             f"arguments are for jitted functions, not for a {type(given).__name__}",
             "pass options by name; models of other frameworks: neuronx_cc.compile(neuronx_cc.load_model(model, x))",
         )
-    elif callable(getattr(given, "lower", None)) and hasattr(given, "jaxpr"):
-        given = given.lower()
+    elif traced:
+        given = lower(given)
     if hasattr(given, "mlir_module_serialized"):
         return _exported(given)
     if callable(getattr(given, "compiler_ir", None)):
@@ -51,6 +57,14 @@ def module_of(given: Any, arguments: tuple[Any, ...]) -> Source | None:
             "jit it and give it arguments: neuronx_cc.compile(jax.jit(f), x, y), or neuronx_cc.load_model(model, x)",
         )
     return None
+
+
+def lower(traced: Any) -> Any:
+    """``traced`` lowered for this platform, which has factorisations that the CPU leaves to LAPACK.
+
+    Where the plug-in, whose lowerings these are, is not built, for the process's own.
+    """
+    return traced.lower(lowering_platforms=("neuron",)) if find_spec(_PLUGIN) else traced.lower()
 
 
 def _lowered(given: Any) -> bytes:

@@ -14,6 +14,7 @@ from importlib import import_module
 from typing import Any
 
 from neuronx_cc.driver.frontends.model import Fixed, Model, fixed_dims
+from neuronx_cc.driver.jax_objects import lower
 from neuronx_cc.ir.errors import CompileError, UsageError
 
 Inputs = Mapping[str, tuple[tuple[int, ...], str]]
@@ -156,7 +157,7 @@ def _with_jax(traced: _Traced, inputs: Inputs, inline_weights: bool) -> Model:
 
     main.__name__ = "".join(c if c.isalnum() else "_" for c in traced.model.name)
     arguments = [jax.ShapeDtypeStruct(dims, np.dtype(dtype)) for dims, dtype in shapes]  # type: ignore[no-untyped-call]
-    lowered = jax.jit(main, keep_unused=True).trace(*arguments).lower(lowering_platforms=("cpu",))
+    lowered = lower(jax.jit(main, keep_unused=True).trace(*arguments))
     module = lowered.compiler_ir("hlo").as_serialized_hlo_module_proto()
     return Model("", bytes(module), (), (), weights={name: np.asarray(each.value) for name, each in weights.items()})
 

@@ -82,13 +82,13 @@ def _power_of_negative_part(op: hlo.SelectOp, scope: Scope) -> Value | None:
     return op.on_false if below else None
 
 
-@over(hlo.BinaryOp)
+@over(hlo.ElementwiseBinaryOp)
 def _known_arm(op: hlo.SelectOp, scope: Scope) -> Value | None:
-    """``p ? f(p ? a : b, y) : z`` -> ``p ? f(a, y) : z``, and of the other arm."""
+    """``p ? f(p ? a : b, y) : z`` -> ``p ? f(a, y) : z``, and of the other arm, element by element."""
     del scope
     for place, arm in enumerate((op.on_true, op.on_false)):
         inner = result_op(arm)
-        if not isinstance(inner, hlo.BinaryOp) or not has_one_use(arm):
+        if not isinstance(inner, hlo.ElementwiseBinaryOp) or not has_one_use(arm):
             continue
         choices = [result_op(operand) for operand in inner.operands]
         taken = [

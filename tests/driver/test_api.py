@@ -63,6 +63,20 @@ def test_every_kind_of_module(make, arrays, capsys):
     assert [path.name for path in Path().iterdir()] == ["graph.hlo"], "no log file unless asked for"
 
 
+def test_functions_are_lowered_for_the_core(arrays):
+    """For the CPU, JAX would leave singular values to LAPACK."""
+    import jax
+
+    function = jax.jit(lambda x: jax.numpy.linalg.svd(x, compute_uv=False))
+    for given in (
+        (function, arrays[0]),
+        (function, jax.ShapeDtypeStruct((4, 8), np.float32)),
+        (function.trace(arrays[0]),),
+    ):
+        found = neuronx_cc.compile(*given, auto_cast="none")(arrays[0])
+        np.testing.assert_allclose(found[0], np.linalg.svd(arrays[0], compute_uv=False), rtol=1e-5)
+
+
 def test_module_object_stays_as_it_was(arrays):
     module = load_module(MODULE.encode(), "graph.hlo")
     before = [op.name for op in module.entry.block.ops]

@@ -7,7 +7,6 @@ import inspect
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from typing import Any
 
 import jax
@@ -18,6 +17,7 @@ from neuronx_cc.driver import api, options
 from neuronx_cc.driver.frontends.torch.checks import drop_checks
 from neuronx_cc.driver.frontends.torch.interpreter import Interpreter, draws, refuse_unknown, uses_double
 from neuronx_cc.driver.frontends.torch.registry import is_array
+from neuronx_cc.driver.jax_objects import lower
 from neuronx_cc.driver.parse import parse
 from neuronx_cc.ir.errors import UsageError
 from neuronx_cc.ir.neff import Neff
@@ -72,13 +72,8 @@ def lower_graph(module: torch.fx.GraphModule, values: Sequence[Any], names: Mapp
     jax.devices()  # makes JAX register the lowerings of its plug-ins
     with jax.enable_x64(True):
         traced = jax.jit(function, keep_unused=True).trace(*[value for _, value in parameters])
-        lowered = traced.lower(lowering_platforms=(_platform(),))
+        lowered = lower(traced)
     return Lowered(lowered, drawn, fixed, not uses_double(module))
-
-
-def _platform() -> str:
-    """The plug-in's lowerings of linear algebra are there where its library is built."""
-    return "neuron" if find_spec("neuronx_cc.driver.jax_backend._pjrt") else "cpu"
 
 
 def compile_lowered(lowered: Lowered, compiler_args: CompilerArgs = None, **defaults: Any) -> Neff:
