@@ -18,13 +18,15 @@ def replace(of: Frozen, /, **changes: Any) -> Frozen:
     """
     kind = type(of)
     names, values_of, slotted = _FORMS.get(kind) or _form(kind)
-    values = dict(zip(names, values_of(of), strict=True))
-    values.update(changes)
+    if slotted or len(of.__dict__) > len(names):
+        values = dict(zip(names, values_of(of), strict=True)) | changes
+    else:
+        values = of.__dict__ | changes
     assert len(values) == len(names), f"{changes.keys() - set(names)} are no fields"
     if slotted:
         return kind(**values)
     made = object.__new__(kind)
-    made.__dict__.update(values)
+    object.__setattr__(made, "__dict__", values)
     return made
 
 

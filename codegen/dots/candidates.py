@@ -17,7 +17,7 @@ from neuronx_cc.codegen.dots.blocks import (
     room_for,
     whole_rows,
 )
-from neuronx_cc.codegen.dots.finishing import ahead, finished, with_more_buffers
+from neuronx_cc.codegen.dots.finishing import ahead, finished, used_buffers, with_more_buffers
 from neuronx_cc.codegen.dots.problem import Home, Operand, Problem, Result
 from neuronx_cc.codegen.dots.schedule import (
     EPILOGUE_BUFFERS,
@@ -91,7 +91,7 @@ def candidates(problem: Problem, timing: Timing) -> Iterator[Schedule]:
 def _in_rows(problem: Problem, frame: Schedule, timing: Timing) -> Iterator[Schedule]:
     """Where columns stream past rows."""
     sizes = timing.sizes
-    whole = [each for each in _whole(problem, frame, sizes) if fits(problem, each, sizes)]
+    whole = _fitting(problem, frame, sizes)
     yield from dict.fromkeys(finished(problem, each, timing) for each in whole)
     if problem.comes_in_pairs:
         return
@@ -106,10 +106,16 @@ def _in_rows(problem: Problem, frame: Schedule, timing: Timing) -> Iterator[Sche
 def _turned(problem: Problem, frame: Schedule, timing: Timing) -> Iterator[Schedule]:
     """Where few rows stream past columns."""
     sizes = timing.sizes
-    whole = [each for each in _whole(problem, frame, sizes) if fits(problem, each, sizes)]
+    whole = _fitting(problem, frame, sizes)
     yield from dict.fromkeys(finished(problem, each, timing) for each in whole)
     if not problem.comes_in_pairs:
         yield from dict.fromkeys(_streamed(problem, frame, max(map(prod, problem.all_chunks)), sizes))
+
+
+def _fitting(problem: Problem, frame: Schedule, sizes: Sizes) -> list[Schedule]:
+    """Those with k whole that fit, with no more buffers than blocks: many are the same then."""
+    whole = (each for each in dict.fromkeys(_whole(problem, frame, sizes)) if fits(problem, each, sizes))
+    return list(dict.fromkeys(used_buffers(problem, each) for each in whole))
 
 
 def _frame(problem: Problem, timing: Timing) -> Schedule:

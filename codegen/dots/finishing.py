@@ -39,17 +39,26 @@ SEVERAL_BUFFERS = 2
 """Blocks of fewer buffers do not come while others are multiplied."""
 
 
-def finished(problem: Problem, schedule: Schedule, timing: Timing) -> Schedule:
-    """With no more buffers than blocks, and what follows from the blocks."""
-    sizes = timing.sizes
-    m_blocks, n_blocks = (prod(problem.b) * count for count in blocks_of(problem, schedule))
-    lhs_blocks = m_blocks * (n_blocks if schedule.stays == "rhs" else 1)
-    rhs_blocks = n_blocks * (m_blocks if schedule.stays == "lhs" else 1)
-    schedule = replace(
+def used_buffers(problem: Problem, schedule: Schedule) -> Schedule:
+    """With no more buffers than blocks."""
+    lhs_blocks, rhs_blocks = _blocks_loaded(problem, schedule)
+    return replace(
         schedule,
         lhs=replace(schedule.lhs, buffers=min(schedule.lhs.buffers, lhs_blocks)),
         rhs=replace(schedule.rhs, buffers=min(schedule.rhs.buffers, rhs_blocks)),
     )
+
+
+def _blocks_loaded(problem: Problem, schedule: Schedule) -> tuple[int, int]:
+    """How many blocks of each operand come, those that come again counted again."""
+    m_blocks, n_blocks = (prod(problem.b) * count for count in blocks_of(problem, schedule))
+    lhs_blocks = m_blocks * (n_blocks if schedule.stays == "rhs" else 1)
+    return lhs_blocks, n_blocks * (m_blocks if schedule.stays == "lhs" else 1)
+
+
+def finished(problem: Problem, schedule: Schedule, timing: Timing) -> Schedule:
+    """With what follows from the blocks, of which there are as many as buffers or more."""
+    sizes, blocks = timing.sizes, _blocks_loaded(problem, schedule)
     if Home.STAGED not in (problem.lhs.home, problem.rhs.home):
         streams = problem.lhs if schedule.stays == "rhs" else problem.rhs
         kept = replace(schedule.coming(streams), kept=_keeps_blocks(problem, schedule, streams))
@@ -59,7 +68,7 @@ def finished(problem: Problem, schedule: Schedule, timing: Timing) -> Schedule:
     schedule = _with_columns(problem, schedule, sizes)
     schedule = replace(schedule, body=_body(problem, schedule, sizes), row_body=_row_body(problem, schedule, sizes))
     schedule = with_more_buffers(problem, schedule, sizes)
-    schedule = _more_in_flight(problem, schedule, (lhs_blocks, rhs_blocks), sizes)
+    schedule = _more_in_flight(problem, schedule, blocks, sizes)
     schedule = _more_of_arrays(problem, schedule, sizes)
     few = schedule.stays == "lhs" and prod(problem.m) <= sizes.columns and problem.rhs.home is not Home.STAGED
     return ahead(problem, schedule, sizes) if few and not problem.rhs.transposed else schedule

@@ -318,9 +318,6 @@ def _of_operand(
     """The same of the tiles of one operand, in blocks of so many rows."""
     tiles: dict[tuple[str, int], int] = {}
     coming, boxes = schedule.coming(operand), schedule.boxes_of(problem, operand)
-    rows_of = schedule.rows_of(problem, operand)
-    taken = max(prod(together(problem, row, schedule.row_bytes)) for row in rows_of) * problem.partitions
-    carried_in, carried = problem.carried(operand)
     for segment, box, way in zip(problem.segments, boxes, coming.ways, strict=True):
         if operand.split:
             tiles[parts_name(operand, segment), coming.buffers] = prod(box) * rows * PARTS * itemsize(PART)
@@ -336,17 +333,21 @@ def _of_operand(
                 suspects = conversion.suspect_bytes(elements)
                 tiles[suspects_name(operand, segment), coming.buffers] = suspects
                 tiles[ZEROS, 1] = conversion.suspect_bytes(1)
-    if operand.transposed and not operand.on_chip:
-        rows_bytes = taken * coming.beside * itemsize(carried_in.transposed_as(carried))
-        tiles[f"{operand.name} rows", schedule.row_buffers] = rows_bytes
-    elif operand.transposed and operand.stored != operand.dtype:
-        tiles[f"{operand.name} cast", 1] = taken * coming.beside * itemsize(operand.dtype)
     if operand.scales:
         tiles |= scaled.footprint(problem, operand, rows, sizes)
     elif operand.converted:
         tiles[f"{operand.name} unconverted", conversion.BUFFERS] = unconverted_bytes(problem, sizes)
-    if carried_in.bit_bytes(carried):
-        tiles["bits", ROW_BUFFERS] = taken * coming.beside * carried_in.bit_bytes(carried)
+    if not operand.transposed:
+        return tiles
+    carried_in, carried = problem.carried(operand)
+    longest = max(prod(together(problem, row, schedule.row_bytes)) for row in schedule.rows_of(problem, operand))
+    taken = longest * problem.partitions * coming.beside
+    if not operand.on_chip:
+        tiles[f"{operand.name} rows", schedule.row_buffers] = taken * itemsize(carried_in.transposed_as(carried))
+    elif operand.stored != operand.dtype:
+        tiles[f"{operand.name} cast", 1] = taken * itemsize(operand.dtype)
+    if width := carried_in.bit_bytes(carried):
+        tiles["bits", ROW_BUFFERS] = taken * width
     return tiles
 
 
@@ -364,13 +365,14 @@ def footprint(problem: Problem, schedule: Schedule, sizes: Sizes) -> dict[tuple[
         tiles["rows", ROW_BUFFERS] = prod(problem.n) * itemsize(problem.out.dtype)
     elif schedule.leaves is Leaves.TILES:
         tiles["result", schedule.result_buffers] = columns * itemsize(problem.out.dtype)
-    wide = {Kept.TILE: columns, Kept.BLOCK: max(1, schedule.rhs.rows), Kept.WHOLE: problem.n_tiled}
     for at, (array, kept) in enumerate(zip(problem.arrays, schedule.rows, strict=True)):
         if not array.on_chip:
+            wide = {Kept.TILE: columns, Kept.BLOCK: max(1, schedule.rhs.rows), Kept.WHOLE: problem.n_tiled}
             taken = wide[kept] if not array.repeats else 1 if kept is Kept.TILE else count_row_tiles(problem, sizes)
             tiles[array_name(at), schedule.array_buffers(problem, kept)] = taken * itemsize(array.loaded)
-    for slot, at in product(range(TAKING_TURNS), range(0 if problem.epilogue is None else problem.epilogue.tiles)):
-        tiles[between_name(slot, at), EPILOGUE_BUFFERS] = 4 * min(columns, sizes.bank_columns)
+    if problem.epilogue is not None:
+        for slot, at in product(range(TAKING_TURNS), range(problem.epilogue.tiles)):
+            tiles[between_name(slot, at), EPILOGUE_BUFFERS] = 4 * min(columns, sizes.bank_columns)
     if schedule.swapped:
         tiles[TRANSPOSED_SUMS, EPILOGUE_BUFFERS] = 4 * min(columns, sizes.bank_columns)
         if problem.rhs.transposed:
@@ -381,4 +383,5 @@ def footprint(problem: Problem, schedule: Schedule, sizes: Sizes) -> dict[tuple[
         tiles["bias", 1 if whole else 2] = 4 * (prod(problem.n) if whole else sizes.bank_columns)
     if summed:
         tiles["sums", SUM_BUFFERS] = schedule.group * -(-schedule.lhs.rows // sizes.columns) * schedule.rhs.rows * 4
-    return {ring: sizes.aligned(nbytes) for ring, nbytes in tiles.items()}
+    unit = sizes.alignment
+    return {ring: -(-nbytes // unit) * unit for ring, nbytes in tiles.items()}

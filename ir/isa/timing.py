@@ -49,6 +49,9 @@ def arrival_ns(dma: cost.DmaCost, machine: Machine) -> float:
     return float(machine["dma.fixed_latency_ns"] + dma.engine_ns + machine["dma.semaphore_write_ns"])
 
 
+_work = tuple.__new__  # as ``Work._make``, which is Python
+
+
 class Work(NamedTuple):
     """Nanoseconds for which a piece of work occupies each resource. A sum of work is the work of both."""
 
@@ -65,11 +68,11 @@ class Work(NamedTuple):
     def __add__(self, other: object) -> Work:
         if not isinstance(other, Work):
             return NotImplemented
-        return Work._make(map(add, self, other))
+        return _work(Work, map(add, self, other))
 
     def times(self, count: float) -> Work:
         """The work ``count`` times."""
-        return Work._make([each * count for each in self])
+        return _work(Work, [each * count for each in self])
 
     @property
     def bound(self) -> float:
@@ -155,7 +158,8 @@ class Timing:
 
         ``outs`` and ``ins`` are its operands, all of these dims; ``alu``, ``imm`` and ``flags`` as in ``Instr``.
         """
-        key = (op, stream, size if isinstance(size, int) else tuple(size), *map(tuple, (outs, ins, alu, imm, flags)))
+        wide = size if isinstance(size, int) else tuple(size)
+        key = (op, stream, wide, tuple(outs), tuple(ins), tuple(alu), tuple(imm), tuple(flags))
         found = self._known.get(key)
         if found is None:
             dims = (size,) if isinstance(size, int) else tuple(size)
