@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from neuronx_cc.codegen.emission.frames import Access, Place, Rows
 from neuronx_cc.codegen.emission.history import History
-from neuronx_cc.ir.isa.program import Space
+from neuronx_cc.ir.isa.program import Space, Stream
 from neuronx_cc.ir.types import itemsize
 
 REMEMBERED = 4096
@@ -37,6 +37,10 @@ class Alloc:
     owner: int = -1
     """Its number in ``Program.owners``, once an instruction has touched it."""
     freed: bool = False
+    unheard: dict[Stream, tuple[int, list[Hazard]]] = field(default_factory=dict)
+    """Stream -> of ``inherited``, what it has not waited for, and the ``Synchroniser.epoch`` in which this is so."""
+    _left: list[Hazard] | None = None
+    """What it leaves, once it is freed."""
 
     def __post_init__(self) -> None:
         self.accesses = History(self.hi - self.lo)
@@ -54,6 +58,11 @@ class Alloc:
 
     def hazards(self) -> list[Hazard]:
         """What a later owner of the bytes has to wait for: the last access of each stream to each part."""
+        if self._left is None or not self.freed:
+            self._left = self._hazards()
+        return self._left
+
+    def _hazards(self) -> list[Hazard]:
         if self.parts == 1 and not self.inherited:
             return [Hazard(self.lo, self.hi, self.accesses.last())] if self.accesses else []
         size = (self.hi - self.lo) // self.parts

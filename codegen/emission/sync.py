@@ -58,6 +58,8 @@ class Synchroniser:
         """Every instruction and what it waits for: the counts are final when the loops of the place are closed."""
         self._known: dict[Stream, dict[Place, int]] = {stream: {} for stream in Stream}
         """Waiting stream -> place -> count already waited for, in any open loop."""
+        self.epoch = 0
+        """Changes where less is known than before: what has been waited for once need not be looked at again in it."""
         self._outside: list[tuple[list[Frame], dict[Stream, dict[Place, int]]]] = []
 
     @property
@@ -111,20 +113,26 @@ class Synchroniser:
         engine = stream not in DMA_STREAMS
         for alloc, access in zip(allocs, accesses, strict=True):
             if alloc.inherited:  # what earlier owners of the bytes left to wait for
-                lo, hi = self._expanded(access) if access.coefs else (access.lo, access.hi)
-                lo, hi = lo + alloc.lo, hi + alloc.lo
-                for first, end, counts in alloc.inherited:
-                    if first < hi and lo < end:
-                        for place, count in counts.items():
-                            if not (engine and place[0] is stream) and count > known.get(place, 0):
-                                learned.append((known, place, known.get(place, 0), order))
-                                known[place] = found[place] = count
+                epoch, hazards = alloc.unheard.get(stream, (-1, alloc.inherited))
+                if epoch != self.epoch:
+                    hazards = alloc.inherited
+                if hazards:
+                    lo, hi = self._expanded(access) if access.coefs else (access.lo, access.hi)
+                    lo, hi = lo + alloc.lo, hi + alloc.lo
+                    for first, end, counts in hazards:
+                        if first < hi and lo < end:
+                            for place, count in counts.items():
+                                if not (engine and place[0] is stream) and count > known.get(place, 0):
+                                    learned.append((known, place, known.get(place, 0), order))
+                                    known[place] = found[place] = count
+                    left = [hazard for hazard in hazards if not (hazard.lo < hi and lo < hazard.hi)]
+                    alloc.unheard[stream] = (self.epoch, left)
             # the latest first: others of its place need no look then
             for earlier in alloc.accesses.conflicting(access, stream, known):
-                if engine and earlier.stream is stream:
-                    continue
                 place, count = earlier.place, earlier.count
-                if count > known.get(place, 0) and self._overlap(earlier, access):
+                if count <= known.get(place, 0) or (engine and earlier.stream is stream):
+                    continue
+                if self._overlap(earlier, access):
                     if earlier.steps is not None and len(self.frames) > self.outermost:
                         place, count = self._in_step(earlier, earlier.steps, access)
                     former = known.get(place, NEVER if place[2] else 0)
@@ -163,7 +171,8 @@ class Synchroniser:
         return lo, hi
 
     def _overlap(self, a: Access, b: Access) -> bool:
-        if a.partitions[0] >= b.partitions[1] or b.partitions[0] >= a.partitions[1]:
+        (a_first, a_end), (b_first, b_end) = a.partitions, b.partitions
+        if a_first >= b_end or b_first >= a_end:
             return False
         if a.coefs == b.coefs:
             return a.lo < b.hi and b.lo < a.hi and not interleaved(a, b, 0, ())
@@ -181,10 +190,12 @@ class Synchroniser:
         """Begin a region, iteration or case: counts start from 0. The caller has the memories forget accesses."""
         self._outside.append((self.frames, self._known))
         self.frames, self._known = [Frame()], {stream: {} for stream in Stream}
+        self.epoch += 1
 
     def close_region(self) -> None:
         """End what ``open_region`` began: counts go on from where they stood."""
         self.frames, self._known = self._outside.pop()
+        self.epoch += 1
 
     def open_loop(self, count: int, register: int, iterations: bool = False) -> Frame:
         frame = Frame(count=count, register=register, iterations=iterations)
@@ -204,6 +215,7 @@ class Synchroniser:
         self.frames.pop()
         for known, place, former, _ in reversed(loop.learned):
             known[place] = former
+        self.epoch += bool(loop.learned)
         loop.learned.clear()
         parent = self.frames[-1]
         for stream, per_iteration in loop.finished.items():
