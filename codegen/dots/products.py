@@ -117,17 +117,16 @@ class Products:
             chunks = factors[0][0].dims[1].size
             cut = [(bank, *each) for (bank, _), each in zip(sums, factors, strict=True)]
             unrolled = chunks if chunks <= UNROLLED_PRODUCTS else 1
-            for chunk in range(unrolled):
-                for bank, stationary, moving in cut:
-                    at = Affine(chunk)
-                    self._multiply(bank, stationary.index(1, at), moving.index(1, at), not first)
-                first = False
+            ahead = [
+                (bank.of((bank.dims[0], Atom(unrolled, 0), *bank.dims[1:])), stationary, moving)
+                for bank, stationary, moving in cut
+            ]
+            self.builder.multiply_each(ahead, self.flags, adds=int(first))
+            first = False
             if unrolled < chunks:
                 with self.builder.loop(chunks - unrolled) as index:
                     for bank, stationary, moving in cut:
                         at = index + unrolled
-                        self._multiply(bank, stationary.index(1, at), moving.index(1, at), True)
-
-    def _multiply(self, bank: Block, stationary: Block, moving: Block, accumulate: bool) -> None:
-        # an accumulating multiply also reads its bank
-        self.builder.multiply(bank, stationary, moving, ["accumulate"] * accumulate + [*self.flags])
+                        # an accumulating multiply also reads its bank
+                        flags = ["accumulate", *self.flags]
+                        self.builder.multiply(bank, stationary.index(1, at), moving.index(1, at), flags)
