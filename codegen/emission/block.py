@@ -105,6 +105,21 @@ def ref(block: Block) -> Ref:
     return Ref(space, block.dtype, offset.const, sizes, block.partition, offset.terms)
 
 
+def neighbours(blocks: Sequence[Block]) -> Block | None:
+    """Blocks that are the same but for their places, equally far apart, as one with a dim 1 for their numbers."""
+    first, places = blocks[0], [block.offset.const for block in blocks]
+    step = places[1] - places[0] if len(places) > 1 else 0
+    if any(place != places[0] + at * step for at, place in enumerate(places)):
+        return None
+    for block in blocks[1:]:
+        offset = block.offset
+        if block.alloc is not first.alloc or offset.terms != first.offset.terms or offset.tile != first.offset.tile:
+            return None
+        if block.dims != first.dims or block.dtype != first.dtype or block.partition != first.partition:
+            return None
+    return first.of((first.dims[0], Atom(len(blocks), step), *first.dims[1:]))
+
+
 def split_scalars(outs: Sequence[Block], ins: Sequence[Block]) -> tuple[list[Block], list[Block]]:
     """The operands of the results' sizes, and those of one value a partition, which follow them."""
     tiles = [block for block in ins if len(block.dims) == len(outs[0].dims)]

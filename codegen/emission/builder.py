@@ -359,12 +359,12 @@ class Builder:
         adding = begins | {"accumulate"}
         made = [(_Along.of(self, [left]), _Along.of(self, [sums, right])) for sums, left, right in several]
         for at in range(count):
-            flags = begins if adds is None or at < adds else adding
+            modifiers = begins if adds is None or at < adds else adding
             for left, product in made:
                 stationary, sums, moving = *left.refs(at), *product.refs(at)
                 loading = Instr("load_stationary", Stream.TENSOR, (), (stationary,), (), (), loads)
                 self._append(loading, left.origins, left.allocs)
-                multiplying = Instr("multiply_moving", Stream.TENSOR, (sums,), (moving,), (), (), flags)
+                multiplying = Instr("multiply_moving", Stream.TENSOR, (sums,), (moving,), (), (), modifiers)
                 self._append(multiplying, product.origins, product.allocs)
 
     def finish(self) -> Program:

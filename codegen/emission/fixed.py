@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import prod
 
+from neuronx_cc.codegen.emission.block import neighbours
 from neuronx_cc.codegen.emission.builder import Affine, Block, Builder, Ring
 from neuronx_cc.codegen.emission.tiles import tile_in
 from neuronx_cc.codegen.emission.views import Atom
@@ -45,6 +46,11 @@ class Fixed:
         unit = self.identity(pieces[0].dtype)
         unit = unit.of((Atom(rows, 1, True), Atom(rows, unit.dims[1].stride)))
         bank = tile_in(self.builder, banks, [len(pieces), rows], "f32", prod(partitions), several)
+        along = neighbours(pieces)
+        if along is not None:
+            unit = unit.of((unit.dims[0], Atom(len(pieces), 0), unit.dims[1]))
+            self.builder.multiply_each([(bank, along, unit)])
+            return bank
         for place, piece in enumerate(pieces):
             self.builder.multiply(bank.index(1, Affine(place)), piece, unit)
         return bank
