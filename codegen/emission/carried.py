@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from operator import attrgetter
@@ -12,6 +12,8 @@ from neuronx_cc.codegen.emission.accesses import Alloc
 from neuronx_cc.codegen.emission.frames import Access
 from neuronx_cc.ir.frozen import replace
 
+Alike = tuple[Access, Access]
+"""The first and the last of accesses that are the same but for their instructions."""
 FEW = 64
 """Accesses of a loop of which all pairs are looked at."""
 
@@ -40,6 +42,19 @@ class Like(NamedTuple):
     lo: int
     hi: int
     """Hull over all iterations."""
+
+
+def alike_of(accesses: Iterable[Access]) -> list[Alike]:
+    """Of accesses that are the same but for their instructions, the first and the last."""
+    found: dict[tuple[object, ...], Alike] = {}
+    for access in accesses:
+        key = (
+            access.stream, access.write, access.lo, access.hi,
+            access.partitions, access.coefs, access.rotations, access.rows,
+        )  # fmt: skip
+        first, last = found.get(key, (access, access))
+        found[key] = (first, access if access.count > last.count else last)
+    return list(found.values())
 
 
 def together(touched: Mapping[Alloc, list[Access]]) -> Iterator[list[Access]]:

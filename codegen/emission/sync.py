@@ -22,10 +22,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
-from operator import attrgetter
 
 from neuronx_cc.codegen.emission.accesses import Alloc, hull, interleaved, remember
-from neuronx_cc.codegen.emission.carried import Like, Walk, near, together
+from neuronx_cc.codegen.emission.carried import Alike, Like, Walk, alike_of, near, together
 from neuronx_cc.codegen.emission.frames import Access, Frame, Place, Steps
 from neuronx_cc.ir.isa.limits import MAX_WAIT_COEFS, MAX_WAITS
 from neuronx_cc.ir.isa.program import DMA_STREAMS, Instr, Space, Stream, Wait
@@ -213,8 +212,11 @@ class Synchroniser:
         loop = self.frames[-1]
         carried: dict[tuple[int, Stream], int] = {}
         for alloc, accesses in self._touched.pop(loop, {}).items():
-            self._carried(loop, accesses, carried)
-            self._fold(loop, alloc, accesses)
+            alike = alike_of(accesses)
+            self._carried(loop, alike, carried)
+            for access in accesses:
+                alloc.accesses.discard(access)
+            self._fold(loop, alloc, alike)
         self._wait(self._between(carried))
         self.frames.pop()
         for known, place, former, _ in reversed(loop.learned):
@@ -246,7 +248,7 @@ class Synchroniser:
         )
         if overlaps:
             for accesses in together(touched):
-                self._carried(loop, accesses, carried)
+                self._carried(loop, alike_of(accesses), carried)
             strongest = self._between(carried)
             orders = Counter(order for order, _ in strongest)
             overlaps = all(len(self.pending[order][1]) + more <= MAX_WAITS for order, more in orders.items())
@@ -258,22 +260,14 @@ class Synchroniser:
         self.register_range.pop(loop.register, None)
         return overlaps
 
-    def _carried(self, loop: Frame, accesses: list[Access], found: dict[tuple[int, Stream], int]) -> None:
+    def _carried(self, loop: Frame, alike: Sequence[Alike], found: dict[tuple[int, Stream], int]) -> None:
         """Add (instruction's order, awaited stream) -> count for the conflicts between iterations of ``loop``.
 
         Of like accesses, the first one waits, for the last one: the stream's others come after it.
         """
-        alike: dict[tuple[object, ...], tuple[Access, Access]] = {}
-        for access in accesses:
-            key = (
-                access.stream, access.write, access.lo, access.hi,
-                access.partitions, access.coefs, access.rotations, access.rows,
-            )  # fmt: skip
-            first, last = alike.get(key, (access, access))
-            alike[key] = (first, max(last, access, key=attrgetter("count")))
-        if not any(first.write for first, _ in alike.values()):
+        if not any(first.write for first, _ in alike):
             return
-        groups = [Like(first, last, self._walk(loop, first), *self._expanded(first)) for first, last in alike.values()]
+        groups = [Like(first, last, self._walk(loop, first), *self._expanded(first)) for first, last in alike]
         for later, earlier in near(groups):
             stream = later.first.stream
             if not (later.first.write or earlier.first.write):
@@ -357,23 +351,23 @@ class Synchroniser:
         )
         return 0 if extent <= 64 * abs(step) or loop.count <= 65 or disjoint_rows else 1
 
-    def _fold(self, loop: Frame, alloc: Alloc, accesses: list[Access]) -> None:
-        """Replace the loop's accesses by their hulls over (pieces of) its iterations, at each piece's last position."""
+    def _fold(self, loop: Frame, alloc: Alloc, alike: Sequence[Alike]) -> None:
+        """Have the hulls of accesses over (pieces of) a loop's iterations stand for them, each at its last position."""
         registers = {loop.register, *loop.phases.values()}
         merged: dict[tuple[object, ...], Access] = {}
-        for access in accesses:
+        for access, latest in alike:
             coefs = tuple([coef for coef in access.coefs if coef[0] not in registers])
             moved = [stride for register, stride in access.coefs if register in registers]
             rows = access.rows if access.rows and not any(stride % access.pitch for stride in moved) else ()
             place = (access.stream, tuple([frame for frame in access.loops if frame is not loop]), ())
-            steps = self._steps(loop, access)
+            steps = self._steps(loop, latest)
             for piece, (first, last) in enumerate(self._pieces(loop, access)):
                 lo, hi = access.lo, access.hi
                 for register, stride in access.coefs:
                     if register in registers:
                         ends = (first, last) if register == loop.register else (0, self.register_range[register] - 1)
                         lo, hi = lo + min(stride * end for end in ends), hi + max(stride * end for end in ends)
-                count = access.count + last * loop.finished.get(access.stream, 0)
+                count = latest.count + last * loop.finished.get(access.stream, 0)
                 key = (access.stream, access.write, coefs, access.partitions, access.rotations, piece)
                 old = merged.get(key)
                 if old is None:
@@ -396,8 +390,6 @@ class Synchroniser:
                         old.rows = ()
                     old.lo, old.hi, old.count = min(old.lo, lo), max(old.hi, hi), max(old.count, count)
                     old.steps = _joined(old.steps, steps)
-        for access in accesses:
-            alloc.accesses.discard(access)
         for access in merged.values():
             alloc.accesses.add(access)
         if len(self.frames) > 2:

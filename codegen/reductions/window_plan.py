@@ -8,8 +8,9 @@ SBUF.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from math import prod
 
 from neuronx_cc.ir.frozen import replace
@@ -71,9 +72,14 @@ def merged(dims: Sequence[Dim]) -> list[Dim]:
 
 def best_plan(timing: Timing, dims: Sequence[Dim], itemsize: int, room: int) -> Plan:
     """The cheapest cut whose tiles take at most ``room`` bytes a partition."""
-    starts = sorted(_starts(dims, timing.sizes.partitions), key=lambda plan: cost(timing, dims, plan, itemsize))
-    plans = [_shrunk(timing, dims, start, itemsize, room) for start in starts[:MOST_STARTS]]
-    return min(plans, key=lambda plan: cost(timing, dims, plan, itemsize), default=Plan(0, tuple(1 for _ in dims)))
+
+    @cache
+    def nanoseconds(plan: Plan) -> float:
+        return cost(timing, dims, plan, itemsize)
+
+    starts = sorted(_starts(dims, timing.sizes.partitions), key=nanoseconds)
+    plans = [_shrunk(nanoseconds, dims, start, itemsize, room) for start in starts[:MOST_STARTS]]
+    return min(plans, key=nanoseconds, default=Plan(0, tuple(1 for _ in dims)))
 
 
 def _starts(dims: Sequence[Dim], partitions: int) -> list[Plan]:
@@ -97,7 +103,7 @@ def _with(sizes: tuple[int, ...], axis: int, size: int) -> tuple[int, ...]:
     return (*sizes[:axis], size, *sizes[axis + 1 :])
 
 
-def _shrunk(timing: Timing, dims: Sequence[Dim], plan: Plan, itemsize: int, room: int) -> Plan:
+def _shrunk(nanoseconds: Callable[[Plan], float], dims: Sequence[Dim], plan: Plan, itemsize: int, room: int) -> Plan:
     while True:
         options = []
         for axis, block in enumerate(plan.blocks):
@@ -105,9 +111,9 @@ def _shrunk(timing: Timing, dims: Sequence[Dim], plan: Plan, itemsize: int, room
                 options.append(replace(plan, blocks=_with(plan.blocks, axis, -(-block // 2))))
         if not options:
             return plan
-        best = min(options, key=lambda option: cost(timing, dims, option, itemsize))
+        best = min(options, key=nanoseconds)
         fits = tile_bytes(dims, plan, itemsize) <= room
-        if fits and cost(timing, dims, best, itemsize) >= cost(timing, dims, plan, itemsize):
+        if fits and nanoseconds(best) >= nanoseconds(plan):
             return plan
         plan = best
 
