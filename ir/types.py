@@ -72,9 +72,12 @@ INTEGERS = SIGNED | UNSIGNED
 COMPLEX = frozenset(["c64", "c128"])
 
 
+_ITEMSIZE = {name: dtype.itemsize for name, dtype in NUMPY_DTYPE.items()}
+
+
 def itemsize(dtype: str) -> int:
     """Bytes of one stored element of ``dtype``."""
-    return NUMPY_DTYPE[dtype].itemsize
+    return _ITEMSIZE[dtype]
 
 
 def largest_number(dtype: str) -> float:

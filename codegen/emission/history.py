@@ -12,8 +12,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from neuronx_cc.codegen.emission.frames import Access, Place
 from neuronx_cc.ir.isa.program import DMA_STREAMS, Stream
 
-FEW = 32
+FEW = 64
 """Accesses that are not worth sorting into cells."""
+FEWEST = 8
+"""Accesses that are looked at one by one sooner than whether there is news among them."""
 CELLS = 4096
 """Parts of an allocation, and of a row, that are told apart."""
 MOST_CELLS = 8
@@ -26,7 +28,7 @@ Entries = dict[int, Access]
 class History:
     """Accesses in the order in which they were added."""
 
-    __slots__ = ("_added", "_all", "_last", "_latest", "_reads", "_span", "_writes", "_written")
+    __slots__ = ("_added", "_all", "_counts", "_last", "_latest", "_reads", "_span", "_writes", "_written")
 
     def __init__(self, span: int) -> None:
         """``span``: bytes of the allocation."""
@@ -39,6 +41,8 @@ class History:
         self._writes: _Cells | None = None
         self._last: dict[Place, int] | None = None
         self._latest: Access | None = None
+        self._counts: tuple[dict[Place, int], dict[Place, int]] = {}, {}
+        """The highest count of each place that has ever read, and of each that has written."""
 
     def __len__(self) -> int:
         return len(self._all)
@@ -51,6 +55,9 @@ class History:
         access.number = self._added
         self._added += 1
         self._latest = access
+        counts = self._counts[access.write]
+        if counts.get(access.place, 0) < access.count:
+            counts[access.place] = access.count
         self._all[access.number] = access
         if access.write:
             self._written[access.number] = access
@@ -112,11 +119,24 @@ class History:
     def conflicting(self, access: Access, stream: Stream, known: Mapping[Place, int]) -> Iterable[Access]:
         """What ``access`` of ``stream`` may have to wait for, the latest first; ``known``: what it has waited for."""
         if self._reads is None or self._writes is None:
-            return reversed((self._all if access.write else self._written).values())
-        parts = (self._reads, self._writes) if access.write else (self._writes,)
-        found = [old for part in parts if part.is_news(stream, known) for old in part.near(access)]
+            entries = self._all if access.write else self._written
+            if len(entries) > FEWEST and not (
+                self._is_news(True, stream, known) or (access.write and self._is_news(False, stream, known))
+            ):
+                return ()
+            return reversed(entries.values())
+        parts = ((False, self._reads), (True, self._writes)) if access.write else ((True, self._writes),)
+        found = [old for write, part in parts if self._is_news(write, stream, known) for old in part.near(access)]
         found.sort(key=_number, reverse=True)
         return found
+
+    def _is_news(self, write: bool, stream: Stream, known: Mapping[Place, int]) -> bool:
+        """Whether ``stream`` may have something to wait for, of writes or of reads, that it has not waited for."""
+        engine = stream not in DMA_STREAMS
+        for place, count in self._counts[write].items():
+            if count > known.get(place, 0) and not (engine and place[0] is stream):
+                return True
+        return False
 
     def replaceable(self, new: Access) -> Iterable[Access]:
         """Those that ``new`` may cover: all kinds when it writes, else reads."""
@@ -141,23 +161,14 @@ class _Cells:
         """Distance of rows (0: none) -> those that touch many cells."""
         self._moving: Entries = {}
         """Those whose address depends on registers."""
-        self._latest: dict[Place, int] = {}
 
     def add(self, access: Access) -> None:
-        self._latest[access.place] = max(access.count, self._latest.get(access.place, 0))
         for entries in self._places(access):
             entries[access.number] = access
 
     def remove(self, access: Access) -> None:
         for entries in self._places(access):
             del entries[access.number]
-
-    def is_news(self, stream: Stream, known: Mapping[Place, int]) -> bool:
-        """Whether ``stream`` may have something here to wait for that it has not waited for."""
-        engine = stream not in DMA_STREAMS
-        return any(
-            count > known.get(place, 0) and not (engine and place[0] is stream) for place, count in self._latest.items()
-        )
 
     def near(self, access: Access) -> Collection[Access]:
         """Those that may have bytes in common with ``access``, and perhaps some more."""

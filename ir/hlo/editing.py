@@ -33,7 +33,13 @@ def ops_of(block: Block) -> Iterator[HloOp]:
 
 def kinds_in(module: HloModule) -> set[type[HloOp]]:
     """The classes of the instructions of ``module``."""
-    return {type(op) for computation in module.computations() for op in ops_of(computation.block)}
+    found: set[type[Operation]] = set()
+    for computation in module.computations():
+        op = computation.block.first_op
+        while op is not None:
+            found.add(type(op))
+            op = op._next_op
+    return found - {ReturnOp}  # type: ignore[return-value]  # what a computation holds beside it are instructions
 
 
 def values_of(computation: ComputationOp) -> list[SSAValue]:
