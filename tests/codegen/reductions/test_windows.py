@@ -222,7 +222,10 @@ def test_random_windows_in_random_cuts(seed: int, random: np.random.Generator, m
 
     def any_plan(timing: Timing, dims: list[Dim], itemsize: int, room: int) -> Plan:
         start = chance.choice(window_plan._starts(dims, timing.sizes.partitions))
-        return window_plan._shrunk(timing, dims, start, itemsize, room // chance.choice((1, 4, 16)))
+        room //= chance.choice((1, 4, 16))
+        return window_plan._shrunk(
+            lambda plan: window_plan.cost(timing, dims, plan, itemsize), dims, start, itemsize, room
+        )
 
     monkeypatch.setattr(window_plan, "best_plan", any_plan)
     x, n = normal(random, *dims), random.integers(-1000, 1000, dims).astype(np.int32)
