@@ -62,15 +62,24 @@ def _single_rows(known: Invariants, sizes: Sizes) -> set[hlo.Operation]:
     found: set[hlo.Operation] = set()
     kept: dict[hlo.SSAValue, int] = {}
     for op in ops_of(known.body.block):
-        if not isinstance(op, hlo.DotOp) or op.dims.data.lhs_batch or op.rhs not in known or op.lhs in known:
+        if not isinstance(op, hlo.DotOp) or op.dims.data.lhs_batch or op.lhs in known:
+            continue
+        matrix = _loaded(op.rhs)
+        if matrix not in known:
             continue
         rows, columns = hlo.shape_of(op.lhs).size, op.shape.size
         terms = prod(hlo.shape_of(op.lhs).dims[axis] for axis in op.dims.data.lhs_contracting)
         alone = rows == terms > 1 and columns > 1
         if alone and all(equal_chunk(size, sizes.partitions) for size in (terms, columns)):
             found.add(op)
-            kept[op.rhs] = hlo.shape_of(op.rhs).nbytes
+            kept[matrix] = hlo.shape_of(op.rhs).nbytes
     return found if sum(kept.values()) <= sizes.sbuf_share(STAGED_SHARE) * sizes.partitions else set()
+
+
+def _loaded(operand: hlo.SSAValue) -> hlo.SSAValue:
+    """What a contraction loads for ``operand``, which it casts on the way."""
+    made = defining_op(operand)
+    return _loaded(made.operand) if isinstance(made, hlo.ConvertOp) else operand
 
 
 def _is_read_transposed(dot: hlo.DotOp) -> bool:
