@@ -2,9 +2,10 @@
 
 Input: ``flatten_control``'s form, after ``clean_casts``, whose casts stand at what they cast. Output: where all that
 the body of a counted loop reads of an element of its state is cast to one narrower type, and it hands on what it widens
-from that type, the element has it: the cast of what the loop is given stands ahead of it, and the widening one after.
-So do the casts of windows of an array that the loop does not change, where it reads most of the array and anything
-but contractions, which cast what they load, reads these: each would be a kernel on few elements in every iteration.
+from that type, or what nothing reads wide after the loop, the element has it: the cast of what the loop is given stands
+ahead of it, and the widening one after. So do the casts of what the loop does not change where it is given a widened
+value, and those of windows of such an array, where it reads most of the array and anything but contractions, which cast
+what they load, reads these: each would be a kernel on few elements in every iteration.
 No value changes.
 """
 
@@ -41,7 +42,8 @@ def _narrowed(module: HloModule, loop: hlo.WhileOp, trips: int) -> dict[int, hlo
     the iteration has been given.
     """
     body, condition = (module.computation(names.data[0]) for names in (loop.body, loop.condition))
-    tested, root = elements(condition.block.args[0]), defining_op(body.root)
+    tested, after, root = elements(condition.block.args[0]), elements(loop.result), defining_op(body.root)
+    initial = packed(loop.operand)
     results, found = packed(body.root), dict[int, hlo.SSAValue | str]()
     for index, read in elements(body.block.args[0]).items():
         result = results[index]
@@ -57,11 +59,17 @@ def _narrowed(module: HloModule, loop: hlo.WhileOp, trips: int) -> dict[int, hlo
         if narrow not in FLOATS or itemsize(narrow) >= itemsize(wide):
             continue
         widened = defining_op(result)
-        if same and _pays(read, casts, trips, root):
+        if same and (_widens(defining_op(initial[index]), narrow) or _pays(read, casts, trips, root)):
             found[index] = narrow
         elif not same and _widens(widened, narrow) and is_lossless(narrow, wide):
             found[index] = widened.operand
+        elif not same and all(_casts(op, narrow) for element in after.get(index, ()) for op in _readers(element.result)):
+            found[index] = Build.before(module, root).convert(result, narrow)
     return found
+
+
+def _casts(op: hlo.Operation, narrow: str) -> bool:
+    return isinstance(op, hlo.ConvertOp) and op.shape.dtype == narrow
 
 
 def _widens(op: hlo.Operation | None, narrow: str) -> TypeGuard[hlo.ConvertOp]:

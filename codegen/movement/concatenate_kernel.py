@@ -13,7 +13,7 @@ from neuronx_cc.codegen.movement.fill import fill as fill_array
 from neuronx_cc.codegen.movement.fill import one_a_partition
 from neuronx_cc.codegen.movement.relayout_kernel import Blank
 from neuronx_cc.codegen.movement.relayout_plan import Dim, Relayout
-from neuronx_cc.codegen.movement.transfer import blocks_of, room, transfer
+from neuronx_cc.codegen.movement.transfer import blocks_of, loaded_ns, room, transfer
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.program import Stream
 from neuronx_cc.ir.isa.timing import Timing
@@ -118,7 +118,10 @@ def _margins(timing: Timing, op: hlo.PadOp, dims: Sequence[Dim], relayout: Relay
 
 def put(context: Context, target: View, value: hlo.SSAValue, cuts: list[tuple[int, int, int]] | None = None) -> None:
     """Copy ``value`` (or the part given by (axis, start, size) cuts) to an HBM view of the same shape."""
-    if not any(_put(context, target, view, cuts) for view in context.views(value)):
+    views = context.views(value)
+    if target.in_sbuf and len(views) > 1 and not cuts:  # some of them in another order than it is wanted in
+        views = sorted(views, key=lambda view: loaded_ns(context.timing, target, view))
+    if not any(_put(context, target, view, cuts) for view in views):
         # partitions on chip are one dim, which a view that joins two dims does not match: a dense array does
         copied = _put(context, target, context.hbm(value), cuts) or _put(context, target, context.dense(value), cuts)
         assert copied, "a dense array copies to any view"
