@@ -2,9 +2,9 @@
 
 Input: any inlined module, after ``clean_casts`` and ``canonicalize``, which let narrowing casts go ahead of views.
 Output: ``view(cast(x))`` of an ``x`` in HBM, which contractions alone read, is ``cast(view(x))``: they cast what they
-load, and no kernel of its own does. So is ``repeat(widen(x))`` that maps read: engines compute with narrow floats as
-they are, and a kernel on few elements would leave its result in HBM for the next one to load. That is for windows, as
-loops take them: what is given is widened once.
+load, and no kernel of its own does. So is ``repeat(widen(x))`` of what maps alone read: the DMA casts what they load,
+engines compute with narrow floats as they are, and a kernel on few elements would leave its result where these lie in
+other partitions than those that read it, or in HBM.
 """
 
 from neuronx_cc.ir import hlo
@@ -74,7 +74,7 @@ def _repeat_narrow(repeat: hlo.BroadcastOp) -> None:
     if not isinstance(above, hlo.ConvertOp) or repeat.shape.size == above.shape.size == 1:
         return
     narrow = hlo.shape_of(above.operand).dtype
-    if narrow not in NARROW or not is_lossless(narrow, above.shape.dtype) or not _is_window(above.operand):
+    if narrow not in NARROW or not is_lossless(narrow, above.shape.dtype) or not _is_loaded_by_maps(above):
         return
     if not all(isinstance(reader, hlo.ElementwiseOp | hlo.ReduceOp) for reader in users(repeat.result)):
         return
@@ -88,5 +88,7 @@ def _repeat_narrow(repeat: hlo.BroadcastOp) -> None:
             erase(op)
 
 
-def _is_window(value: hlo.SSAValue) -> bool:
-    return isinstance(viewed(value).owner, hlo.DynamicSliceOp)
+def _is_loaded_by_maps(cast: hlo.ConvertOp) -> bool:
+    """Whether maps alone load what ``cast`` widens, or it is a window."""
+    window = isinstance(viewed(cast.operand).owner, hlo.DynamicSliceOp)
+    return window or (lies_in_hbm(cast.operand) and _maps_read(cast.result))

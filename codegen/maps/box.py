@@ -41,7 +41,7 @@ from neuronx_cc.codegen.maps.partitions import defer_partitions
 from neuronx_cc.codegen.maps.parts import LEAST_TILE
 from neuronx_cc.codegen.maps.plan import MapPlan, counted_axes
 from neuronx_cc.codegen.maps.row_banks import banks_of, read_beside
-from neuronx_cc.codegen.maps.row_reduction import sums_of
+from neuronx_cc.codegen.maps.row_reduction import sums_as_made, sums_of
 from neuronx_cc.codegen.maps.space import loops_of, tile_space
 from neuronx_cc.codegen.maps.staged import Sections
 from neuronx_cc.codegen.maps.stages import choose as choose_stages
@@ -101,10 +101,12 @@ class Box:
         self.banks: Mapping[hlo.SSAValue, Ring] = {}
         """Values of rows -> where they lie in PSUM."""
         self.counting = Counting(self.builder, self.pool, tiles, area.origin)
-        self.fusion = Fusion(context, self.kernel, member, area.outputs, self._is_scale, self._is_loaded, self._is_cast)
+        asked = self._is_scale, self._is_loaded, self._is_cast, self._is_repeated
+        self.fusion = Fusion(context, self.kernel, member, area.outputs, *asked, plan.spreads_rows)
         self.fusion.loaded |= dict.fromkeys(filter(self._is_widened, self.inputs), "f32")
-        self.ops = sum(op not in self.fusion and not self.kernel.is_row(op.shape) for op in self.kernel.ops)
-        """That are emitted for all elements."""
+        done = {*self.fusion.within} - {cast for cast in self.fusion.widened if self._is_folded(cast)}
+        self.ops = sum(op not in done and not self.kernel.is_row(op.shape) for op in self.kernel.ops)
+        """That are emitted for all elements, casts of what is folded among them."""
         self.sums = sums_of(context, self.kernel, member)
         self._signed = telling_zeros(self.kernel.ops)
         """Operands whose zeros' signs show in what is computed."""
@@ -132,6 +134,20 @@ class Box:
         block = self.blocks.get(operand) if operand in self.inputs and operand not in self.plan.transposed else None
         return block is not None and block.alloc.space is Space.HBM
 
+    def _is_repeated(self, operand: hlo.SSAValue) -> bool:
+        """Whether the DMA may cast ``operand``, of which a tile repeats elements that come side by side, or from one
+        partition.
+        """
+        if not self._is_cast(operand) or self._is_loaded(operand):
+            return False
+        block = self.blocks[operand]
+        return not block.dims[0].stride or gathered(self.builder.timing, block) is None
+
+    def _is_folded(self, cast: hlo.HloOp) -> bool:
+        """Whether rows of what ``cast`` widens are folded as they are."""
+        readers = (use.operation for use in cast.results[0].uses)
+        return any(isinstance(each, hlo.ReduceOp) and not self.kernel.sums_columns(each) for each in readers)
+
     def _is_widened(self, operand: hlo.SSAValue) -> bool:
         """Whether the DMA makes FP32 of a narrow ``operand`` whose elements are repeated along rows: instructions take
         such a value a partition, or one for each of their rows, in FP32 alone.
@@ -149,6 +165,9 @@ class Box:
         self.dying = last_uses(self.kernel, self.member, self.fusion.within)
         self.turner = transposed.Turner.of(self.context, self.pool, self.plan)
         self.crossing = Crossing.of(self.context, self.plan, self.pool)
+        for cast in self.fusion.widened if self.crossing is not None else ():
+            if self._is_folded(cast):  # ahead of the loops
+                self.context.fixed.ones(self.partitions, hlo.shape_of(cast.operands[0]).dtype, self.partitions)
         if self.columns is not None:
             self.columns.begin(self.tiles)
         if self._are_long():
@@ -179,7 +198,7 @@ class Box:
         alive = own + ceil(sum(between(timing, block) * elements_of(block) for block in streamed) / prod(self.sizes))
         room = int(self.builder.sbuf.largest_gap() * 0.95)
         repeated = self.inputs.keys() - {*resident, *loaded}
-        wanted = {value: spread_bytes(self.blocks[value]) for value in self.inputs if self._is_spread(value)}
+        wanted = {value: self._spread_bytes(value) for value in self.inputs if self._is_spread(value)}
         least = self._bytes_of(tiles_of, repeated - wanted.keys(), smallest := cut(LEAST_TILE))
         if sum(wanted.values()) > room - least:
             least = self._bytes_of(tiles_of, repeated, smallest)
@@ -208,6 +227,8 @@ class Box:
             fit(self.loads, streamed, loops, aligned, room // tiles)
         kept = self._keep_columns(loops, staying)
         self._defer_partitions(loops)
+        if not sums_as_made(self.builder.timing, steps, self.reduced):
+            self.fusion.fold_narrow()
         self.dying = last_uses(self.kernel, self.member, self.fusion.within)
         self.banks = self._row_banks(steps)
         body = self._body()
@@ -300,7 +321,7 @@ class Box:
         loops = loops_of(self.sizes, folded, 1)
         room = self.builder.sbuf.largest_gap()
         staying = kept_in(self._columns(), room // 8)
-        rows = {value: spread_bytes(self.blocks[value]) for value in self.inputs if self._is_spread(value)}
+        rows = {value: self._spread_bytes(value) for value in self.inputs if self._is_spread(value)}
         self._spread(kept_in(rows, room // 3), loops)
         kept = self._keep_columns(loops, staying)
         self._defer_partitions(loops)
@@ -408,6 +429,10 @@ class Box:
         """Whether ``value`` is a row that all partitions read in the same tiles again and again."""
         folds = self.kernel.scanned >= 0 or self.kernel.reduced > 0 or self.kernel.folded > 0
         return folds and self.partitions > 8 and is_row(self.blocks[value]) and value not in self._signed
+
+    def _spread_bytes(self, value: hlo.SSAValue) -> int:
+        block = self.blocks[value]
+        return spread_bytes(block, self.fusion.loaded.get(value, block.dtype))
 
     def _is_reread(self, value: hlo.SSAValue, loops: Sequence[tuple[int, int]]) -> bool:
         """Whether scans or many tiles read such a row, or several one that is too long to be repeated for each."""

@@ -115,7 +115,7 @@ class Crossing:
         bank = out
         if out.alloc.space is not Space.PSUM:
             bank = tile_in(builder, self.banks, [atom.size for atom in out.dims[1:]], "f32", partitions)
-        ones = self.context.fixed.ones(partitions, terms=partitions)
+        ones = self.context.fixed.ones(partitions, parts.dtype, partitions)
         builder.emit("load_stationary", Stream.TENSOR, [], [ones])
         for number, part in enumerate(parts.at_each(len(out.dims), len(parts.dims) - len(out.dims))):
             self._multiply(bank, part, ["accumulate"] if number else [])

@@ -24,7 +24,8 @@ class Fusion:
 
     ``stored``: values that are needed in memory. ``is_scale(operand)``: whether it has few values a partition;
     ``is_loaded(operand)``: whether it comes from outside and varies along the whole tile. ``is_cast(operand)``: whether
-    the DMA may cast it as it comes from there.
+    the DMA may cast it as it comes from there; ``is_repeated(operand)``: besides, whether a tile repeats what comes.
+    ``across``: whether rows lie across the partitions, which TensorE adds up.
     """
 
     def __init__(
@@ -36,6 +37,8 @@ class Fusion:
         is_scale: Callable[[hlo.SSAValue], bool],
         is_loaded: Callable[[hlo.SSAValue], bool],
         is_cast: Callable[[hlo.SSAValue], bool] = lambda _: False,
+        is_repeated: Callable[[hlo.SSAValue], bool] = lambda _: False,
+        across: bool = False,
     ) -> None:
         self.users: dict[hlo.HloOp, hlo.HloOp] = {}
         """Op without an instruction -> the op whose instruction computes it."""
@@ -53,6 +56,7 @@ class Fusion:
         """Casts that the DMA does where it stores their results."""
         self._context, self._kernel, self._member = context, kernel, member
         self._stored, self._is_loaded, self._is_cast = stored, is_loaded, is_cast
+        self._is_repeated, self._folds = is_repeated, across
         self._take_patterns()
         self._take_operands(is_scale)
         self._take_comparisons()
@@ -133,8 +137,13 @@ class Fusion:
             self.users.update({part: op for part, user in self.users.items() if user is made})
             self.users[made], self.casts[op] = op, made
 
+    def fold_narrow(self) -> None:
+        """Let Vector fold narrow floats as they are, where Scalar does not add up the FP32 numbers that it makes."""
+        self._folds = True
+        self._take_widening()
+
     def _take_widening(self) -> None:
-        summed = sums_of(self._context, self._kernel, self._member)
+        summed = {} if self._folds else sums_of(self._context, self._kernel, self._member)
         position = {op: index for index, op in enumerate(self._kernel.ops)}
         for op in self._kernel.ops:
             if not isinstance(op, hlo.ConvertOp) or op in summed or op in self or op in self.casts:
@@ -144,8 +153,11 @@ class Fusion:
             here = bool(readers) and all(user in position for user in readers) and op.result not in self._stored
             alone = all(use.operation is op for use in source.uses if use.operation in position)
             if dtypes in (("bf16", "f32"), ("f16", "f32")):
-                in_fp32 = all(user.opcode in IN_FP32 or self._kernel.sums_columns(user) for user in readers if here)
-                if here and in_fp32 and (self._is_loaded(source) or self._is_made(source)):
+                there = self._is_loaded(source) or self._is_made(source)
+                if here and there and all(map(self._reads_narrow, readers)):
+                    self._take_into(op, max(readers, key=position.__getitem__), position)
+                elif here and alone and self._is_repeated(source):
+                    self.loaded[source] = "f32"
                     self._take_into(op, max(readers, key=position.__getitem__), position)
             elif dtypes in (("f32", "bf16"), ("f32", "f16")) and here and alone and self._is_cast(source):
                 self.loaded[source] = dtypes[1]
@@ -154,6 +166,10 @@ class Fusion:
             shown = op not in self and op.result in self._stored and not read
             if shown and source.owner in position and source.owner not in self and {*dtypes} <= WIDE_FLOATS:
                 self.written.add(op)
+
+    def _reads_narrow(self, op: hlo.HloOp) -> bool:
+        """Whether ``op`` computes with narrow floats as it does with FP32 ones."""
+        return op.opcode in IN_FP32 or self._kernel.sums_columns(op) or (self._folds and isinstance(op, hlo.ReduceOp))
 
     def _take_into(self, op: hlo.ConvertOp, reader: hlo.HloOp, position: Mapping[hlo.HloOp, int]) -> None:
         """Let ``reader``, the last one, do the cast ``op``, and what that casts."""

@@ -164,7 +164,8 @@ def load(
     sizes = [atom.size for atom in block.dims[1:]]
     repeated = [atom.stride == 0 for atom in block.dims[1:]]
     stream = load_stream(value)
-    if block.dims[0].stride == 0 and partitions > 8 and block.dtype == "f32" and not zero_signs_matter:
+    wide = "f32" in (block.dtype, dtype)
+    if block.dims[0].stride == 0 and partitions > 8 and wide and not zero_signs_matter:
         spread = _repeat_row(context, pool, block, partitions, stream, dtype)
         if spread is not None:
             return spread
@@ -266,10 +267,10 @@ def is_row(block: Block) -> bool:
     return repeats and row >= SPREAD_LEAST and (block.dtype == "f32" or (block.dtype in NARROW and row <= NARROW_MOST))
 
 
-def spread_bytes(block: Block) -> int:
-    """Bytes a partition that ``spread_row`` takes."""
+def spread_bytes(block: Block, dtype: str) -> int:
+    """Bytes a partition that ``spread_row`` takes for tiles of ``dtype``."""
     row = prod(atom.size for atom in block.dims[1:] if atom.stride)
-    return row * itemsize(block.dtype) * (1 if row > SPREAD_MOST else 2)
+    return row * itemsize(dtype) * (1 if row > SPREAD_MOST else 2)
 
 
 def spread_row(

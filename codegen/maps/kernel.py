@@ -14,7 +14,7 @@ from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.emission.tiles import TilePool
 from neuronx_cc.codegen.emission.views import View
 from neuronx_cc.codegen.formation.columns import sections_of, sums_in
-from neuronx_cc.codegen.formation.graph import Kernel
+from neuronx_cc.codegen.formation.graph import Kernel, trace
 from neuronx_cc.codegen.maps import apart, shared_rows, transposed
 from neuronx_cc.codegen.maps.ahead import copy_ahead
 from neuronx_cc.codegen.maps.area import Area, is_cut_by
@@ -23,7 +23,7 @@ from neuronx_cc.codegen.maps.box import Box
 from neuronx_cc.codegen.maps.column_sums import ColumnSums
 from neuronx_cc.codegen.maps.homes import choose_input, choose_output
 from neuronx_cc.codegen.maps.joined import choose_plan
-from neuronx_cc.codegen.maps.lifetimes import Member
+from neuronx_cc.codegen.maps.lifetimes import Member, last_uses, tiles_alive
 from neuronx_cc.codegen.maps.parts import fits, fitting, too_long
 from neuronx_cc.codegen.maps.plan import MapPlan, results_of
 from neuronx_cc.codegen.maps.scanned import cuts_rows, handed_on
@@ -49,7 +49,38 @@ def lower(context: Context, kernel: Kernel, member: Member, step: int) -> None:
             _lower_part(context, part, member, step, along)
 
 
+def _folded_first(kernel: Kernel, member: Member) -> None:
+    """Let arrays that are made of what was folded, and that no later fold needs, come after the ops that lead to the
+    next fold: engines make them while TensorE adds up, or values of rows are computed; not where more tiles would be
+    alive at once. Column sums stay last.
+    """
+    sources = {op: [trace(operand, kernel, member) for operand in op.sources] for op in kernel.ops}
+    after: set[object] = set()
+    for op in kernel.ops:
+        if _folds(kernel, op) or any(source is not None and source.owner in after for source in sources[op]):
+            after.add(op)
+    needed: dict[object, int] = {}
+    fold = last = len(kernel.ops)
+    for place, op in reversed([*enumerate(kernel.ops)]):
+        fold = place if _folds(kernel, op) else fold
+        stays = kernel.is_row(op.shape) or op not in after
+        needed[op] = min(fold, needed.get(op, last)) if stays else needed.get(op, last)
+        for made in (source.owner for source in sources[op] if source is not None):
+            needed[made] = min(needed[op], needed.get(made, last))
+    ordered = replace(kernel, ops=sorted(kernel.ops, key=lambda op: (kernel.sums_columns(op), needed[op])))
+    if ordered.ops != kernel.ops:
+        now, then = (tiles_alive(each, (), last_uses(each, member)).element_bytes for each in (kernel, ordered))
+        kernel.ops = ordered.ops if then <= now else kernel.ops
+
+
+def _folds(kernel: Kernel, op: hlo.HloOp) -> bool:
+    """Whether ``op`` folds rows of each tile."""
+    return isinstance(op, hlo.ReduceOp) and not kernel.sums_columns(op)
+
+
 def _lower_part(context: Context, kernel: Kernel, member: Member, step: int, along: bool) -> None:
+    if any(_folds(kernel, op) for op in kernel.ops[:-1]):
+        _folded_first(kernel, member)
     plan, external = choose_plan(context, kernel, member, step)
     kernel = plan.kernel
     results = results_of(context, kernel, member)
