@@ -21,6 +21,7 @@ from neuronx_cc.passes.analysis.convolutions import is_depthwise, is_kernel_grad
 from neuronx_cc.passes.analysis.stored import is_stored
 from neuronx_cc.passes.analysis.values import combiner_kind
 from neuronx_cc.passes.manager import PassContext, only_for
+from neuronx_cc.passes.precision.decisions import lowers_all
 
 REASON = "rounded once after a contraction"
 MOST = 24
@@ -28,20 +29,27 @@ MOST = 24
 DEPTH = 8
 """Ops between an operand and what was there before the contraction."""
 
+BEFORE = (hlo.ViewOp, hlo.ElementwiseOp)
+"""Ops that may stand ahead of a contraction as well as after it, if they do not read its result."""
+
+Kinds = tuple[type[hlo.HloOp], ...]
 Places = MutableMapping[hlo.Operation, int]
 """Of the ops in their computation; an op that takes another's place has its number."""
 
 
 @only_for(hlo.DotOp, hlo.ConvolutionOp)
 def run(module: HloModule, context: PassContext) -> None:
-    if not context.options.mixed_precision_accumulation:
+    options = context.options
+    if not options.mixed_precision_accumulation:
         return
+    # programs that are written in 16 bits are rounded where they were
+    before = (*BEFORE, hlo.ReduceOp) if lowers_all(options) else BEFORE
     for computation in module.computations():
         ops = list(ops_of(computation.block))
         if any(map(_is_narrow_sum, ops)):
             place: Places = {op: at for at, op in enumerate(ops)}
             for op in ops:
-                followers = _followers(op, place) if _is_narrow_sum(op) else []
+                followers = _followers(op, place, before) if _is_narrow_sum(op) else []
                 if followers and not _is_score(followers[-1].results[0], module):
                     _widen([op, *followers], place, context)
 
@@ -52,7 +60,7 @@ def _is_narrow_sum(op: hlo.Operation) -> bool:
     return isinstance(op, hlo.DotOp | hlo.ConvolutionOp) and op.shape.dtype in NARROW and op.shape.size > 0
 
 
-def _followers(first: hlo.HloOp, place: Places) -> list[hlo.HloOp]:
+def _followers(first: hlo.HloOp, place: Places, before: Kinds) -> list[hlo.HloOp]:
     """The ops after ``first``, in order, of which nothing else reads any result but that of the last one."""
     inside: dict[hlo.HloOp, None] = {first: None}
     pending: list[tuple[int, int, hlo.Operation]] = []
@@ -67,7 +75,7 @@ def _followers(first: hlo.HloOp, place: Places) -> list[hlo.HloOp]:
     await_users(first)
     while pending and len(inside) <= MOST:
         *_, op = heappop(pending)
-        if op in inside or not _may_follow(op, first, inside, place):
+        if op in inside or not _may_follow(op, first, inside, place, before):
             continue
         assert isinstance(op, hlo.HloOp)
         inside[op] = None
@@ -78,22 +86,22 @@ def _followers(first: hlo.HloOp, place: Places) -> list[hlo.HloOp]:
     return list(inside)[1:best]
 
 
-def _may_follow(op: hlo.Operation, first: hlo.HloOp, inside: Container[object], place: Places) -> bool:
+def _may_follow(op: hlo.Operation, first: hlo.HloOp, inside: Container[object], place: Places, before: Kinds) -> bool:
     """Whether ``op`` computes alike in FP32, with what is made of the sums and what was there before them."""
     if not isinstance(op, hlo.ElementwiseOp) or isinstance(op, hlo.ConvertOp):
         return False
     if op.shape.dims != first.shape.dims or op.shape.dtype not in (first.shape.dtype, "pred"):
         return False
-    return all(value.owner in inside or _precedes(value, place[first], place, DEPTH) for value in op.operands)
+    return all(value.owner in inside or _precedes(value, first, place, before, DEPTH) for value in op.operands)
 
 
-def _precedes(value: hlo.SSAValue, first: int, place: Places, depth: int) -> bool:
+def _precedes(value: hlo.SSAValue, first: hlo.HloOp, place: Places, before: Kinds, depth: int) -> bool:
     op = value.owner
-    if not isinstance(op, hlo.HloOp) or place[op] < first or isinstance(op, hlo.ConstantOp | hlo.IotaOp):
+    if not isinstance(op, hlo.HloOp) or place[op] < place[first] or isinstance(op, hlo.ConstantOp | hlo.IotaOp):
         return True
-    if not depth or not isinstance(op, hlo.ViewOp | hlo.ElementwiseOp):
+    if not depth or op is first or not isinstance(op, before):
         return False
-    return all(_precedes(operand, first, place, depth - 1) for operand in op.operands)
+    return all(_precedes(operand, first, place, before, depth - 1) for operand in op.operands)
 
 
 def _is_score(value: hlo.SSAValue, module: HloModule, depth: int = DEPTH) -> bool:

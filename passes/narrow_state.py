@@ -63,7 +63,8 @@ def _narrowed(module: HloModule, loop: hlo.WhileOp, trips: int) -> dict[int, hlo
             found[index] = narrow
         elif not same and _widens(widened, narrow) and is_lossless(narrow, wide):
             found[index] = widened.operand
-        elif not same and all(_casts(op, narrow) for element in after.get(index, ()) for op in _readers(element.result)):
+        elif not same and all(_casts(op, narrow) for each in after.get(index, ()) for op in _readers(each.result)):
+            assert isinstance(root, hlo.TupleOp), "flatten_control gives roots that are tuples"
             found[index] = Build.before(module, root).convert(result, narrow)
     return found
 

@@ -47,18 +47,27 @@ def _widen(op: hlo.ElementwiseOp, wide: Wide, context: PassContext) -> None:
         return
     if hlo.shape_of(rows[0]).size < op.shape.size:
         return  # a whole array
-    if all(each in wide or isinstance(each.owner, hlo.ConstantOp) for each in sources):
+    if all(each in wide or _is_constant(each) for each in sources):
         exact = _in_f32(op, [_exactly(op, each, wide) for each in op.operands], context)
         rounded = _convert(op, exact, op.shape.dtype)
         wide[rounded] = exact
         replace(op, rounded)
 
 
+def _is_constant(value: hlo.SSAValue) -> bool:
+    """Whether ``value`` is a constant, perhaps a cast one."""
+    op = value.owner
+    return isinstance(op.operand.owner if isinstance(op, hlo.ConvertOp) else op, hlo.ConstantOp)
+
+
 def _exactly(op: hlo.HloOp, value: hlo.SSAValue, wide: Wide) -> hlo.SSAValue:
     """``value``, a view of a value of rows or of a constant, in FP32, ahead of ``op``: before it was rounded."""
-    if value in wide or isinstance(value.owner, hlo.ConstantOp):
-        return wide[value] if value in wide else _convert(op, value, "f32")
+    if value in wide:
+        return wide[value]
     view = value.owner
+    if _is_constant(value):
+        whole = view.operand if isinstance(view, hlo.ConvertOp) else value
+        return whole if hlo.shape_of(whole).dtype == "f32" else _convert(op, whole, "f32")
     assert isinstance(view, hlo.ViewOp), "a view of a source"
     assert op.parent is not None, "in a computation"
     made = copy_op(view, (_exactly(op, view.operands[0], wide),), hlo.array_type("f32", view.shape.dims))

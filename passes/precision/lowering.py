@@ -14,6 +14,8 @@ With tf32, types stay f32 and every computed value is rounded by ``reduce-precis
 keep what is rounded already.
 """
 
+from math import prod
+
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.hlo.editing import insert_before, ops_of, retype, viewed
@@ -32,6 +34,12 @@ PARTS = hlo.SliceOp | hlo.DynamicSliceOp | hlo.GatherOp | hlo.DynamicUpdateSlice
 
 BY_BYTES = hlo.DynamicUpdateSliceOp | hlo.GatherOp
 """Ops that take less time where elements have fewer bytes: never left in FP32, as other movement is."""
+
+
+MANY = 4
+"""How many times the elements of a table are taken for which it is cast first."""
+LONG = 128
+"""Elements of a row from which it is: long ones take as long as they have bytes."""
 
 
 class Lowering:
@@ -93,7 +101,7 @@ class Lowering:
         return any(rounded) and not all(rounded) and _is_folded(op.operands[rounded.index(True)])
 
     def _lower(self, op: hlo.HloOp, decision: Decision) -> None:
-        if isinstance(op, PARTS) and self._is_given(op.operands[0]) and op.operands[0] not in self._moved:
+        if isinstance(op, PARTS) and self._takes_given(op):
             self._lower_part(op, decision)
             return
         op.operands = [self._lowered(op, operand, decision.dtype) for operand in op.operands]
@@ -115,6 +123,14 @@ class Lowering:
         if given:
             self._moved.add(op.results[0])
         return given
+
+    def _takes_given(self, op: hlo.HloOp) -> bool:
+        """Whether ``op`` takes or replaces parts of what is given, or few of what is that in another order."""
+        whole = op.operands[0]
+        if whole not in self._moved:
+            return self._is_given(whole)
+        few = op.shape.size < MANY * hlo.shape_of(whole).size
+        return isinstance(op, hlo.GatherOp) and few and prod(op.slice_sizes.data) < LONG
 
     def _is_given(self, value: hlo.SSAValue) -> bool:
         """Whether ``value`` is an FP32 array in HBM that all of would have to be cast."""

@@ -43,6 +43,7 @@ STEPS = {
     "other type": lambda i, s, xs: (wide(jnp.tanh(rounded(s))) + s.astype(jnp.float16).astype(jnp.float32), xs[i, 0]),
     "handed on": lambda i, s, xs: (s, wide(rounded(row(xs, i))[0] * rounded(s)[3])),
     "rows wide too": lambda i, s, xs: (wide(jnp.sin(rounded(s) + rounded(row(xs, i)))), row(xs, i)[2]),
+    "products": lambda i, s, xs: (jnp.tanh(wide(rounded(s) * BF16(0.7))) + 1.5, wide(rounded(s))[1]),
     "one row": lambda i, s, xs: (wide(jnp.sin(rounded(s) + rounded(xs[3]))), xs[i, 1]),
 }
 NARROW = {"state", "state and rows", "transposed rows"}
