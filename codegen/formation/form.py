@@ -31,9 +31,11 @@ from neuronx_cc.codegen.formation.graph import (
 )
 from neuronx_cc.codegen.maps import crossing
 from neuronx_cc.ir import hlo
-from neuronx_cc.ir.hlo.editing import ops_of, replace
+from neuronx_cc.ir.hlo.editing import copy_op, erase, ops_of, replace, users
 from neuronx_cc.ir.scans import Scan, scan_of
+from neuronx_cc.ir.types import NARROW
 from neuronx_cc.passes.analysis.effects import has_effects
+from neuronx_cc.passes.analysis.stored import is_given
 from neuronx_cc.passes.cse import key_of
 
 MAX_SHARED_OPS = 24
@@ -42,6 +44,8 @@ MANY = 32
 """Rows that are folded side by side, at least, unless they are short."""
 SHORT = 2048
 """Elements of a row that is folded where it lies, however few there are."""
+LEAST_CAST = 1 << 16
+"""Elements from which a given array is cast again as it is loaded: a smaller one often stays on chip in 16 bits."""
 AHEAD = 32
 """Steps of the longest chain by which kernels that wait for nothing are ahead of what reads them."""
 
@@ -76,6 +80,7 @@ def form(
             formation.stand_for(op)
         elif op not in without and op not in formation.late:
             formation.place(op)
+    formation.cast_again()
     return _by_depth([kernel for kernel in formation.kernels if kernel.ops], formation.member, context.effectful)
 
 
@@ -114,6 +119,34 @@ class _Formation:
         newest = self._newest(cast)
         if newest is not None:
             self.member[cast.results[0]] = newest
+
+    def cast_again(self) -> None:
+        """Let each map cast what it loads of large given arrays that another one casts, too, as it would load FP32:
+        what the first one makes would be stored for the others.
+        """
+        for kernel in self.kernels:
+            for op in [op for op in kernel.ops if kernel.is_map and _narrows_given(op)]:
+                readers = [each for each in dict.fromkeys(users(op.results[0])) if isinstance(each, hlo.HloOp)]
+                homes = [self.member.get(each.results[0]) for each in readers]
+                if any(home is None or not home.is_map or home.dims != kernel.dims for home in homes):
+                    continue
+                for other in dict.fromkeys(home for home in homes if home is not None and home is not kernel):
+                    self._copy_into(op, other, [each for each in readers if each in other.ops])
+                if op.results[0].first_use is None:
+                    kernel.ops.remove(op)
+                    del self.member[op.results[0]]
+                    erase(op)
+
+    def _copy_into(self, op: hlo.HloOp, kernel: Kernel, readers: Sequence[hlo.HloOp]) -> None:
+        """Give ``readers``, of ``kernel``, the result of an ``op`` of their own."""
+        first = min(readers, key=kernel.ops.index)
+        copy, block = copy_op(op, op.sources), op.parent
+        assert block is not None, "of a computation"
+        block.insert_op_before(copy, first)
+        for each in readers:
+            each.operands = [copy.results[0] if operand is op.results[0] else operand for operand in each.operands]
+        kernel.ops.insert(0, copy)
+        self.member[copy.results[0]] = kernel
 
     def folds_casts(self, cast: hlo.HloOp) -> bool:
         """Whether maps fold what ``cast`` gives, as they would fold what it casts; it is one of their ops then."""
@@ -354,6 +387,13 @@ def _one_scanned(kernel: Kernel, axis: int) -> bool:
     """Whether scans along ``axis`` (-1: none) fit the scans of ``kernel``, and the rows that it folds."""
     apart = kernel.reduced > 0 and not _have_partitions(kernel.shape, kernel.reduced)
     return axis < 0 or (kernel.scanned in (-1, axis) and not apart)
+
+
+def _narrows_given(op: hlo.HloOp) -> bool:
+    """Whether the DMA casts a large given array to 16 bits as it comes."""
+    if not isinstance(op, hlo.ConvertOp) or op.shape.dtype not in NARROW or op.shape.size < LEAST_CAST:
+        return False
+    return hlo.shape_of(op.operand).dtype == "f32" and is_given(base(op.operand))
 
 
 def _have_partitions(dims: tuple[int, ...], count: int) -> bool:
