@@ -47,11 +47,16 @@ def applies(target: Block, source: Block) -> bool:
 
 
 def estimated_ns(timing: Timing, target: Block, source: Block) -> float:
-    """Time of ``copy``: Vector's, a square at a time, or that of its transfers, two under way at a time."""
+    """Time of ``copy``."""
     across, along = contiguous_dim(source), contiguous_dim(target)
-    width, height, size = source.dims[across].size, source.dims[along].size, itemsize(source.dtype)
-    shape = _shape(timing, source.select([along, across]), target.select([across, along]))
-    others = prod(atom.size for atom in source.dims) / (width * height)
+    others = prod(atom.size for atom in source.dims) / (source.dims[across].size * source.dims[along].size)
+    source, target = source.select([along, across]), target.select([across, along])
+    return others * _ns(timing, source, _shape(timing, source, target)) + 3 * timing.transfer_latency
+
+
+def _ns(timing: Timing, source: Block, shape: _Shape) -> float:
+    """Time of a matrix: Vector's, a square at a time, or that of its transfers, two under way at a time."""
+    (height, width), size = (atom.size for atom in source.dims), itemsize(source.dtype)
     squares = ceil(ceil(width / shape.packed) / SQUARE) * ceil(height / SQUARE)
     vector = squares * timing.engine("transpose", Stream.VECTOR, SQUARE).bound
     if shape.packed > 1:
@@ -61,8 +66,8 @@ def estimated_ns(timing: Timing, target: Block, source: Block) -> float:
     dma = timing.transfer(nbytes, read * shape.rows).bound
     dma += timing.transfer(nbytes, written * shape.columns * shape.packed, "write").bound
     transfers = ceil(height / (PARTITIONS * shape.rows)) + ceil(width / (PARTITIONS * shape.columns * shape.packed))
-    latency = timing.transfer_latency
-    return others * max(vector, dma, transfers * latency / 2) + 3 * latency
+    transfers += width % shape.packed > 0  # a word that is not full
+    return max(vector, dma, transfers * timing.transfer_latency / 2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +82,15 @@ class _Shape:
 
 
 def _shape(timing: Timing, source: Block, target: Block) -> _Shape:
-    """For ``target[a, b] = source[b, a]``."""
-    (rows, row), size = source.dims, itemsize(source.dtype)
+    """For ``target[a, b] = source[b, a]``: the one that takes least time."""
+    (_, row), size = source.dims, itemsize(source.dtype)
     packed = 4 // size if size < 4 and row.size >= 8 * (4 // size) else 1
+    shapes = [_packed(timing, source, target, each) for each in dict.fromkeys((packed, 1))]
+    return min(shapes, key=lambda shape: _ns(timing, source, shape))
+
+
+def _packed(timing: Timing, source: Block, target: Block, packed: int) -> _Shape:
+    (rows, row), size = source.dims, itemsize(source.dtype)
     read, written = row.size * size, rows.size * size * packed
     whole = (
         row.size <= BLOCK and rows.stride == row.size * size and rows.size >= 2 * PARTITIONS and row.size % packed == 0
