@@ -2,9 +2,9 @@
 
     python tests/soak.py --kind plain --seed 0 --count 1000
 
-The table of ``MAKERS`` is that of three themes: arrays, products, and functions of functions. The maker of a program is
-that of its seed, in turn. Makers that compare, sort or find places are given whole numbers, so that nothing hangs on
-rounding; the others real ones.
+The table of makers is of four themes: arrays, products, functions of functions, and arrays of equal dims. The maker
+of a program is that of its seed, in turn. Makers that compare, sort or find places are given whole numbers, so that
+nothing hangs on rounding; the others real ones.
 """
 
 from __future__ import annotations
@@ -190,9 +190,10 @@ def makers() -> dict[str, tuple[Maker, bool]]:
     import plain_arrays
     import plain_control
     import plain_products
+    import plain_squares
 
     found = {}
-    for theme in (plain_arrays, plain_products, plain_control):
+    for theme in (plain_arrays, plain_products, plain_control, plain_squares):
         for real, each in ((True, theme.REAL), (False, theme.WHOLE)):
             found |= {f"{maker.__name__} {'real' if real else 'whole'}": (maker, real) for maker in each}
     return found
