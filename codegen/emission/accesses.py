@@ -179,9 +179,6 @@ def _within(new: Rows, new_span: int, old: Rows, old_span: int, start: int) -> b
 def remember(alloc: Alloc, new: Access) -> None:
     """Remember ``new``; forget accesses that anything conflicting with them now finds through it."""
     accesses = alloc.accesses
-    if accesses.repeats(new):
-        accesses.repeat(new)
-        return
     if new.covers and accesses:
         lo, hi, coefs, loops, rows = new.lo, new.hi, new.coefs, new.place[1], new.rows
         write, stream, (first, last) = new.write, new.stream, new.partitions

@@ -71,8 +71,6 @@ class Access:
     """(loop identity, stride) of the rotating buffers it went through, closed loops included."""
     covers: bool = True
     """False for run-time addresses: it may touch only a part of its hull, so it replaces no earlier access."""
-    epoch: int = -1
-    """That of the synchroniser when it was made; of none for what stands for iterations."""
     number: int = -1
     """Its place in the allocation's history."""
     steps: Steps | None = None

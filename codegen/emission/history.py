@@ -28,7 +28,7 @@ Entries = dict[int, Access]
 class History:
     """Accesses in the order in which they were added."""
 
-    __slots__ = ("_added", "_all", "_counts", "_last", "_latest", "_reads", "_span", "_writes", "_written")
+    __slots__ = ("_added", "_all", "_counts", "_last", "_reads", "_span", "_writes", "_written")
 
     def __init__(self, span: int) -> None:
         """``span``: bytes of the allocation."""
@@ -40,7 +40,6 @@ class History:
         self._reads: _Cells | None = None
         self._writes: _Cells | None = None
         self._last: dict[Place, int] | None = None
-        self._latest: Access | None = None
         self._counts: tuple[dict[Place, int], dict[Place, int]] = {}, {}
         """The highest count of each place that has ever read, and of each that has written."""
 
@@ -54,7 +53,6 @@ class History:
         """Add the latest access."""
         access.number = self._added
         self._added += 1
-        self._latest = access
         counts = self._counts[access.write]
         if counts.get(access.place, 0) < access.count:
             counts[access.place] = access.count
@@ -79,34 +77,6 @@ class History:
         self._last = None
         if self._reads is not None and self._writes is not None:
             (self._writes if access.write else self._reads).remove(access)
-
-    def repeats(self, access: Access) -> bool:
-        """Whether ``access`` is the same as the latest one but for its instruction, and nothing waited for since then
-        is forgotten: as products are that add up. So it waits for nothing, and replaces that alone. Writes of a queue
-        wait for each other.
-        """
-        latest = self._latest
-        return (
-            latest is not None
-            and latest.stream is access.stream
-            and latest.lo == access.lo
-            and latest.hi == access.hi
-            and latest.epoch == access.epoch
-            and latest.write == access.write
-            and latest.place is access.place
-            and latest.partitions == access.partitions
-            and latest.coefs == access.coefs
-            and latest.rows == access.rows
-            and access.covers
-            and not (access.write and access.stream in DMA_STREAMS)
-            and latest.number in self._all
-        )
-
-    def repeat(self, access: Access) -> None:
-        """Add ``access``, which ``repeats``."""
-        assert self._latest is not None
-        self.discard(self._latest)
-        self.add(access)
 
     def last(self) -> Mapping[Place, int]:
         """The highest count of each place."""

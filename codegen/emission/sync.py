@@ -96,9 +96,7 @@ class Synchroniser:
                         rows, covers = (), False
                     rotations = self._rotations(coefs)
                 accesses.append(
-                    Access(
-                        stream, write, lo, hi, parts, coefs, count, place, order, rows, rotations, covers, self.epoch
-                    )
+                    Access(stream, write, lo, hi, parts, coefs, count, place, order, rows, rotations, covers)
                 )
         self.pending.append((instr, self._waits_for(stream, allocs, accesses)))
         touched = self._touched.setdefault(frame, {}) if len(frames) > 1 else None
@@ -113,8 +111,6 @@ class Synchroniser:
         found: dict[Place, int] = {}
         engine = stream not in DMA_STREAMS
         for alloc, access in zip(allocs, accesses, strict=True):
-            if alloc.accesses.repeats(access):
-                continue
             if alloc.inherited:  # what earlier owners of the bytes left to wait for
                 epoch, hazards = alloc.unheard.get(stream, (-1, alloc.inherited))
                 if epoch != self.epoch:

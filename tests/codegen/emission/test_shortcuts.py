@@ -67,7 +67,6 @@ def test_same_records_without_shortcuts(program, monkeypatch: pytest.MonkeyPatch
     text = text_of(program, *(np.ones(dims, np.float32) for dims in PROGRAMS[program]))
     quick, numbers = compile_text(text, auto_cast="matmult").program, count()
     monkeypatch.setattr(Builder, "multiply_each", one_by_one)
-    monkeypatch.setattr(history.History, "repeats", lambda self, access: False)
     monkeypatch.setattr(history, "FEWEST", 1 << 30)
     monkeypatch.setattr(sync.Synchroniser, "epoch", property(lambda self: next(numbers), lambda self, _: None), False)
     for few in (2, 1 << 30):
