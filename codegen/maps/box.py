@@ -59,6 +59,8 @@ STAGED = 1.5
 """Tiles of whole rows for which there has to be room, else rows are taken in stages."""
 SPREAD_TILES = 4
 """Tiles of a reduction from which it pays to repeat a row over the partitions once, which stays there."""
+MOST_REPEATED = 2048
+"""Elements that repeat up to which they come as FP32: longer rows, of which sections are taken, have little room."""
 LEAST_SCALED = 64
 """Elements of a row from which an activation of its own scales it: a shorter one takes as long."""
 MOST_SCALES = 256
@@ -141,6 +143,8 @@ class Box:
         if not self._is_cast(operand) or self._is_loaded(operand):
             return False
         block = self.blocks[operand]
+        if elements_of(block) > MOST_REPEATED:
+            return False
         return not block.dims[0].stride or gathered(self.builder.timing, block) is None
 
     def _is_folded(self, cast: hlo.HloOp) -> bool:
