@@ -30,10 +30,10 @@ from neuronx_cc.passes.analysis.values import is_normal
 
 LEFT = 0.9
 """Of what is free, at least: the rest may lie in pieces."""
-OVERLAP = 0.85
-"""Of the time of kernels apart, what one kernel may take where all of it stays on chip: apart, they overlap with the
-kernels around them, while one kernel has to be filled first."""
-
+FILLED = 3
+"""Latencies of transfers until one kernel has work for all engines, where all of it stays on chip: kernels apart
+overlap with those around them.
+"""
 WELL = 0.85
 """Heads of another dim than the innermost are taken together where that takes so much less time by estimate."""
 
@@ -71,7 +71,8 @@ def _time_of(problem: Problem, least_room: int, timing: Timing) -> float:
     if choose(replace(problem, room=least_room), timing) is None:
         return inf
     time = least(problem, timing)
-    return time if time < (OVERLAP if problem.near else 1.0) * apart(problem, timing) else inf
+    filling = FILLED * timing.transfer_latency if problem.near else 0.0
+    return time if time + filling < apart(problem, timing) else inf
 
 
 def _least_room(context: Context) -> int:

@@ -10,12 +10,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 
-from neuronx_cc.codegen.attention.operands import Staged, Under
-from neuronx_cc.codegen.attention.packed import Packed
-from neuronx_cc.codegen.attention.schedule import TRANSPOSED_BUFFERS
+from neuronx_cc.codegen.attention.arrays import Array
+from neuronx_cc.codegen.attention.geometry import runs
+from neuronx_cc.codegen.attention.operands import Rows, Staged, Under, partitions_of
+from neuronx_cc.codegen.attention.schedule import QUERY_BUFFERS, TRANSPOSED_BUFFERS
 from neuronx_cc.codegen.attention.upright import Section, Upright, Zone
 from neuronx_cc.codegen.emission.builder import Affine, Block
 from neuronx_cc.codegen.emission.tiles import pieces, tile_in
+from neuronx_cc.codegen.movement.transfer import copy
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.frozen import replace
 from neuronx_cc.ir.isa.program import Stream
@@ -31,7 +33,21 @@ class Contracted(Upright):
 
     def queries(self, under: Under) -> Block:
         """Queries [term, deep, head and row]."""
-        return Packed.queries(self, under)
+        p, partitions, array, size = self.problem, self.context.sizes.rows, self.arrays.queries, under.rows.size
+        self._mark(self.attention.scores)
+        rows = self._tile("rows of queries", p.dtype, [1, p.depth], size, QUERY_BUFFERS)
+        self._gather(array, under.rows, array.at(self._place(under.rows.head)).select([0, 2]), rows.index(1, Affine()))
+        tile = self._tile("queries", p.dtype, [-(-p.depth // partitions), size], min(p.depth, partitions))
+        for chunk, (start, terms) in enumerate(pieces(p.depth, partitions)):
+            into = tile.index(1, Affine(chunk), 1).on_partitions(terms)
+            self.stager.transposer.transpose(rows.index(2, Affine(start), terms), into)
+        return tile
+
+    def _gather(self, array: Array, rows: Rows, source: Block, tile: Block) -> None:
+        """Bring the rows of all heads of a block, of which ``source`` is the first head's, to their partitions."""
+        for first, offset, atom in runs((*self._heads_of(array), *self._rows_of(array))):
+            part = source.of((atom, *source.dims[1:])).moved(offset)
+            copy(self.context.builder, partitions_of(tile, first, atom.size), part, array.stream)
 
     def scores(self, under: Under) -> Iterator[None]:
         """Sums leave a bank of PSUM as soon as it is full. The keys of a section are transposed ahead of the products

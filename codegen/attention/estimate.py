@@ -11,7 +11,6 @@ from itertools import islice
 from math import ceil, inf, prod
 
 from neuronx_cc.codegen.attention.schedule import (
-    HEADS_UNDER_WAY,
     PARTS,
     UNDER_WAY,
     UNROLLED_BLOCKS,
@@ -33,10 +32,9 @@ from neuronx_cc.ir.isa.timing import F32, F32_PSUM, NOTHING, Tile, Timing, Work,
 from neuronx_cc.ir.types import itemsize
 from neuronx_cc.passes.analysis.stored import RESIDENT_VALUE_SHARE
 
-OVERLAP = 1.5
-"""How much longer a block of several heads takes than its busiest engine, which others keep waiting now and then."""
 ENGAGED, HANDED = 1.15, 2.3
-"""The same of blocks of rows of one head, or of several together; and the times that engines wait for each other."""
+"""How much longer a block of rows takes than its busiest engine, which others keep waiting now and then; and the times
+that engines wait for each other."""
 ENGAGED_TWICE, TWICE_HANDED, MASKED_HANDED = 1.0, 6, 3
 """The same where scores are computed twice, and more of the latter where masks cut what is computed of a block."""
 DRAWN = 1.15
@@ -49,6 +47,8 @@ FILLED_ON, FILLED_ON_TWICE = 0.45, 0.12
 AWAITED = 0.55
 """Times that a block waits for the latency of transfers for each of the blocks that are to be under way, of as many
 heads as have theirs on the way."""
+LATE = 0.5
+"""Part of the latency of transfers that engines wait for in a block whose operands are asked for a block ahead."""
 PAUSED = 0.2
 """Part of the time of a block that engines pause for keys and values as many times as are there."""
 UNHIDDEN = 0.6
@@ -56,7 +56,7 @@ UNHIDDEN = 0.6
 NEAR_HANDED = 0.65
 """Part of what engines wait for each other in kernels apart that remains where all that they hand over is on chip."""
 HANDOVERS = 3
-"""Times that engines wait for each other in a block of several heads, or of kernels apart, whatever its size."""
+"""Times that engines wait for each other in a block of kernels apart, whatever its size."""
 FEW_HANDOVERS, ROW_HANDOVERS = 1.1, 0.1
 """Times that engines wait for each other there in a chunk of columns, and more of them for each row."""
 FEW_PASSES = 2
@@ -77,10 +77,9 @@ NEAR = 1.02
 """Times as long as the quickest that a schedule may take which leaves more room."""
 
 
-def block_work(problem: Problem, timing: Timing, rows: int, columns: int, pack: int = 0) -> Work:
-    """Of one block of ``rows``, of ``pack`` heads if that is not 0."""
-    p, sizes, heads = problem, timing.sizes, max(1, pack)
-    own = rows // heads
+def block_work(problem: Problem, timing: Timing, rows: int, columns: int) -> Work:
+    """Of one block of ``rows``."""
+    p, sizes = problem, timing.sizes
     bank = min(columns, sizes.bank_columns)
     banks, chunks, deep = columns / bank, ceil(columns / sizes.rows), ceil(p.depth / sizes.rows)
     weights = Tile(p.weight_dtype)
@@ -90,30 +89,22 @@ def block_work(problem: Problem, timing: Timing, rows: int, columns: int, pack: 
     step = timing.engine("tensor_tensor", Stream.VECTOR, columns)
     return total(
         [
-            timing.product(own, bank, p.dtype, flags=p.flags).times(heads * banks * deep),
-            left.times(heads * banks),
+            timing.product(rows, bank, p.dtype, flags=p.flags).times(banks * deep),
+            left.times(banks),
             most,
             exponentials,
             transposing(timing, rows, sizes.columns, p.weight_dtype, _moves(p, p.weight_dtype)).times(chunks),
-            timing.product(own, p.width, p.weight_dtype, flags=p.weight_flags).times(heads * chunks),
+            timing.product(rows, p.width, p.weight_dtype, flags=p.weight_flags).times(chunks),
             step.times(p.steps),
-            _packing(problem, timing, rows, columns) if pack else Work(),
             timing.transfer(rows * columns * p.read, columns * p.read) if p.read else Work(),
         ]
     )
 
 
-def _packing(problem: Problem, timing: Timing, rows: int, columns: int) -> Work:
-    """What a block of several heads takes besides: scores to their partitions, exponentials divided, results as they
-    leave PSUM.
+def staging_work(problem: Problem, heads: int, columns: int, timing: Timing, ones: bool = False) -> Work:
+    """Of bringing the keys and values of so many columns of heads that are taken together to SBUF, for TensorE; with
+    ``ones`` after each value.
     """
-    divided = timing.engine("activation", Stream.SCALAR, columns, (Tile(problem.weight_dtype),), (F32,), ("copy",))
-    left = timing.engine("tensor_copy", Stream.VECTOR, problem.width, (F32,), (F32_PSUM,))
-    return total([timing.transfer(rows * columns * 4, columns * 4), divided, left])
-
-
-def staging_work(problem: Problem, heads: int, columns: int, timing: Timing) -> Work:
-    """Of bringing the keys and values of so many columns of heads that are taken together to SBUF, for TensorE."""
     p, (_, keys, values) = problem, _sizes(problem)
     if p.runs[1] == p.depth:
         work = _transposed_rows(p, heads, columns, p.depth, p.dtype, keys, 1, timing)
@@ -122,8 +113,8 @@ def staging_work(problem: Problem, heads: int, columns: int, timing: Timing) -> 
         work = timing.transfer(heads * columns * p.depth * keys, run * keys)
     if p.pitches[1] == 1 < p.width:
         return work + _transposed_rows(p, heads, p.width, columns, p.weight_dtype, values, -1, timing)
-    if p.banded:
-        run = heads if p.abreast[2] else 1
+    if p.banded or ones:
+        run = heads if p.abreast[2] and not ones else 1
         return work + timing.transfer(heads * columns * p.width * values, run * p.width * values)
     return work + _columns_beside(p, 1, heads, columns, timing)
 
@@ -264,7 +255,7 @@ def loads_of(problem: Problem, schedule: Schedule, timing: Timing) -> tuple[Work
     p, sizes, heads = problem, timing.sizes, schedule.together
     columns, rows = min(schedule.section, p.columns), min(p.rows, sizes.columns)
     result = p.abreast[3]
-    staged = staging_work(p, heads, columns, timing)
+    staged = staging_work(p, heads, columns, timing, schedule.twice)
     span = min(p.rows, schedule.span * sizes.columns)
     made = NOTHING
     if not p.stays:
@@ -278,10 +269,8 @@ def loads_of(problem: Problem, schedule: Schedule, timing: Timing) -> tuple[Work
 
 def estimate(problem: Problem, schedule: Schedule, timing: Timing) -> float:
     """Nanoseconds."""
-    if schedule.upright:
-        return _estimate_upright(problem, schedule, timing)
     if schedule.pack:
-        return _estimate_packed(problem, schedule, timing)
+        return _estimate_upright(problem, schedule, timing)
     p, sections = problem, schedule.sections(problem)
     blocks = ceil(p.rows / timing.sizes.columns)
     work, (staged, loads) = rows_work(p, schedule, timing), loads_of(p, schedule, timing)
@@ -305,7 +294,8 @@ def estimate(problem: Problem, schedule: Schedule, timing: Timing) -> float:
     slower *= 1 + filled * (UNDER_WAY - 1) / unrolled(p, schedule, timing.sizes)
     moved = DRAWN * each.bound + AWAITED * wanted * timing.transfer_latency / schedule.staged
     engaged = ENGAGED_TWICE if schedule.twice else ENGAGED
-    spent = max((engaged * engines.bound + handed) * slower, moved)
+    late = LATE * timing.transfer_latency / max(1, schedule.staged - wanted + 1)
+    spent = max((engaged * engines.bound + handed) * slower + late, moved)
     if schedule.scores == 1:  # one engine after the other
         busy = share * (work.tensor + work.vector + work.scalar)
         spent = busy + handed + staged.bound / sharing + loads.bound / sections
@@ -326,26 +316,7 @@ def _stored(problem: Problem, timing: Timing) -> float:
     if not p.near:
         return 0.0
     run, terms = p.depth * max(p.stored), p.groups * p.rows + 2 * p.columns
-    together = p.beside if all(p.abreast[:3]) else 1
-    return 2 * timing.transfer_latency + timing.transfer(p.heads * terms * run, together * run, "write").bound
-
-
-def _estimate_packed(problem: Problem, schedule: Schedule, timing: Timing) -> float:
-    """A block by itself takes its operands as they come, and then one engine after the other."""
-    p, rows = problem, schedule.pack * problem.groups * problem.rows
-    staging = staging_work(p, schedule.pack, p.columns, timing)
-    if p.runs[0] < p.depth:  # queries are loaded as rows, however they lie
-        staging += timing.transfer(rows * p.depth * p.stored[0], p.runs[0] * p.stored[0])
-    work = block_work(p, timing, rows, p.columns, schedule.pack)
-    handed = HANDOVERS * timing.latency(Stream.VECTOR) + timing.transfer_latency
-    brought = schedule.pack / HEADS_UNDER_WAY * timing.transfer_latency
-    alone = staging.bound + work.tensor + work.vector + work.scalar + handed + brought
-    each = OVERLAP * UNDER_WAY / schedule.staged * (work + staging).bound + handed / UNDER_WAY
-    if p.read:  # what lies beside the scores comes head by head
-        each += schedule.pack * timing.transfer_latency
-    if schedule.scores == 1:
-        each = alone
-    return alone + (p.heads // schedule.pack - 1) * each + timing.transfer_latency
+    return 2 * timing.transfer_latency + timing.transfer(p.heads * terms * run, timing.long_run, "write").bound
 
 
 def _estimate_upright(problem: Problem, schedule: Schedule, timing: Timing) -> float:
@@ -437,10 +408,21 @@ def apart(problem: Problem, timing: Timing) -> float:
     blocks = p.groups * p.rows // divisor(p.rows, sizes.columns)  # what stays on chip fills equal blocks
     handed = chunks * blocks * (HANDOVERS + p.steps + p.banded) * timing.latency(Stream.VECTOR)
     if p.near:
-        return max(engines + 2 * 3 * HANDOVERS * timing.latency(Stream.VECTOR), NEAR_HANDED * handed)
+        staged = _turned_operands(p, timing)
+        waits = 2 * 3 * HANDOVERS * timing.latency(Stream.VECTOR)
+        return max(engines + staged.tensor + staged.vector + staged.scalar + waits, NEAR_HANDED * handed)
     scores = p.heads * p.groups * p.rows * p.columns * 4
     spilled = scores > sizes.sbuf_share(RESIDENT_VALUE_SHARE) * sizes.partitions
     return max(handed + moved * spilled, moved + UNHIDDEN * engines) + ends
+
+
+def _turned_operands(p: Problem, timing: Timing) -> Work:
+    """Of transposes of queries and keys that lie on chip, rows on the partitions."""
+    rows, columns = min(p.rows, timing.sizes.rows), min(p.columns, timing.sizes.rows)
+    deep, fast = ceil(p.depth / timing.sizes.columns), _moves(p, p.dtype)
+    depth = min(p.depth, timing.sizes.columns)
+    queries = _turned(timing, rows, depth, p.dtype, fast).times(p.heads * p.groups * ceil(p.rows / rows) * deep)
+    return queries + _turned(timing, columns, depth, p.dtype, fast).times(p.heads * ceil(p.columns / columns) * deep)
 
 
 def _few_apart(p: Problem, chunks: int, timing: Timing) -> float:

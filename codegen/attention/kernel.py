@@ -24,7 +24,6 @@ from neuronx_cc.codegen.attention.contracted import Contracted
 from neuronx_cc.codegen.attention.estimate import choose
 from neuronx_cc.codegen.attention.home import on_chip
 from neuronx_cc.codegen.attention.operands import Rows, Staged, Under, stagings
-from neuronx_cc.codegen.attention.packed import Packed
 from neuronx_cc.codegen.attention.pattern import Attention
 from neuronx_cc.codegen.attention.schedule import (
     PARTS,
@@ -77,8 +76,7 @@ def lower(context: Context, attention: Attention) -> None:
         context.fixed.ones(context.sizes.columns, "bf16", PARTS)
     with TilePool(builder, f"attention {attention.product.loc.name}") as pool:
         upright = Contracted if schedule.contracted else Upright
-        alone = Twice if schedule.twice else Work
-        kind = upright if schedule.upright else Packed if schedule.pack else alone
+        kind = upright if schedule.pack else Twice if schedule.twice else Work
         work = kind(context, attention, arrays, problem, schedule, pool)
         _Loops(context, attention, arrays, problem, schedule, work).emit()
 
@@ -101,7 +99,7 @@ class _Loops:
     def _around(self, at: tuple[Affine, ...]) -> None:
         """All heads of the dims around, but the innermost, at ``at``."""
         left = self.arrays.heads - len(at)
-        if left == 2 and self._blocks_beside() and self._blocks_beside() * 2 <= self._several:
+        if left == 2 and 0 < self._blocks_beside() * 2 <= self._several:
             self._pairs(at)
         elif left > (2 if self.schedule.pack > self.problem.beside else 1):
             for index in self.context.builder.each(self.arrays.sizes[len(at)], 1):
@@ -113,6 +111,7 @@ class _Loops:
 
     @property
     def _several(self) -> int:
+        """Bunches or packs of heads that make a body of instructions."""
         return heads_at_once(self.problem, self.schedule, self.context.sizes)
 
     def _even(self, total: int, most: int) -> list[tuple[int, int, int]]:
@@ -120,18 +119,18 @@ class _Loops:
         return self.context.builder.tiles(total, ceil(total / ceil(total / most)))
 
     def _blocks_beside(self) -> int:
-        """Bunches of the innermost dim around."""
-        return 0 if self.schedule.pack else self.arrays.sizes[self.arrays.heads - 1] // self.schedule.together
+        """Bunches or packs of the innermost dim around; 0 where a pack has more heads."""
+        return self.arrays.sizes[self.arrays.heads - 1] // self.schedule.heads
 
     def _pairs(self, at: tuple[Affine, ...]) -> None:
         """Heads of both innermost dims around, so that a body of instructions has enough of them."""
-        builder, inner, together = self.context.builder, self._blocks_beside(), self.schedule.together
+        builder, inner, together = self.context.builder, self._blocks_beside(), self.schedule.heads
         for start, count, size in self._even(self.arrays.sizes[len(at)], self._several // inner):
             for index in builder.each(count, 1):
                 first = index * size + start
                 places = product(range(size), range(inner))
                 heads = [(*at, first + outer, Affine(number * together)) for outer, number in places]
-                self._bunch(self._all_blocks(heads))
+                self._bunch(list(map(self._pack, heads)) if self.schedule.pack else self._all_blocks(heads))
 
     def _packs(self, at: tuple[Affine, ...]) -> None:
         """Blocks of the rows of several heads each."""
@@ -141,7 +140,7 @@ class _Loops:
             return
         inner = (Affine(),) * (arrays.heads - len(at) - 1)
         step = pack // self.problem.beside if inner else pack
-        for start, count, size in builder.tiles(arrays.sizes[len(at)] // step, max(1, UNROLLED_BLOCKS // pack)):
+        for start, count, size in builder.tiles(arrays.sizes[len(at)] // step, self._several):
             for index in builder.each(count, 1):
                 first = (index * size + start) * step
                 self._bunch([self._pack((*at, first + number * step, *inner)) for number in range(size)])
@@ -255,7 +254,7 @@ class _Loops:
         """With pauses, so that what is under way wants no more keys and values than are staged."""
         spaced: list[Under | None] = []
         for each in under:
-            while not self.schedule.upright and stagings([*spaced[1 - UNDER_WAY :], each]) > self.schedule.staged:
+            while not self.schedule.pack and stagings([*spaced[1 - UNDER_WAY :], each]) > self.schedule.staged:
                 spaced.append(None)
             spaced.append(each)
         return spaced

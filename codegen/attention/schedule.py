@@ -56,8 +56,6 @@ count, few enough that other work comes between.
 """
 TAKEN_AT_ONCE = 4
 """Banks of scores that Vector and Scalar go over at once."""
-HEADS_UNDER_WAY = 4
-"""Whose scores are on their way to the partitions of a block of several heads."""
 MOST_TOGETHER = 16
 """Heads whose blocks of rows are taken together, at most."""
 TOGETHER_TWICE = 8192
@@ -175,11 +173,10 @@ class Schedule:
     bunch: int
     """Blocks of rows that an iteration takes."""
     pack: int = 0
-    """Heads, all queries of each, whose few rows are a block; 0: a block has rows of one query."""
-    upright: bool = False
-    """Whether the columns of such a block lie on the partitions, and Vector multiplies keys with queries."""
+    """Heads, all queries of each, whose few rows are a block with the columns on the partitions; 0: a block has rows
+    of one query."""
     contracted: bool = False
-    """Whether TensorE does, which transposes the keys."""
+    """Whether TensorE multiplies keys with queries there, and transposes the keys; else Vector does."""
     streamed: int = 0
     """Columns of which such a block has keys, or values, at once."""
     together: int = 1
@@ -212,20 +209,19 @@ class Schedule:
             f"attention of {p.heads} x {p.groups} x {p.rows} rows, {p.columns} columns, depth {p.depth}, width "
             f"{p.width}, {p.dtype}: scores of {self.scores} blocks of rows in SBUF, keys and values of {self.staged}"
             + (f", {self.bunch} blocks by sections of {self.section} columns" if cut else "")
-            + (f", {self.pack} heads to a block" if self.pack else "")
             + (f", {self.together} heads together" if self.together > 1 else "")
-            + (", columns on the partitions" if self.upright else "")
+            + (f", {self.pack} heads to a block, columns on the partitions" if self.pack else "")
             + (", keys transposed" if self.contracted else "")
             + (", computed twice" if self.twice else "")
             + (f", {self.alternating} rows stored side by side" if self.alternating > 1 else "")
-            + (f", {self.streamed} of them at once" if self.upright and self.streamed < p.columns else "")
+            + (f", {self.streamed} of them at once" if self.pack and self.streamed < p.columns else "")
             + (", the result stays on chip" if p.stays else "")
         )
 
 
 def tiles_of(problem: Problem, schedule: Schedule, sizes: Sizes) -> dict[tuple[str, int], int]:
     """(name, buffers) -> bytes a partition of each buffer, of the tiles that grow with the problem."""
-    if schedule.upright:
+    if schedule.pack:
         return _upright_tiles(problem, schedule, sizes)
     p, size, weight = problem, itemsize(problem.dtype), itemsize(problem.weight_dtype)
     columns, cut, heads = schedule.section, schedule.sections(problem) > 1, schedule.heads
@@ -244,11 +240,7 @@ def tiles_of(problem: Problem, schedule: Schedule, sizes: Sizes) -> dict[tuple[s
             ("shifts", schedule.scores): beside * sizes.columns * itemsize("bf16"),
         }
     tiles["scores", schedule.scores] = beside * columns * 4
-    tiles["exponentials", schedule.scores] = beside * columns * (4 if schedule.pack else weight)
-    if schedule.pack:
-        tiles["shares", schedule.scores] = columns * weight
-        tiles["rows of queries", QUERY_BUFFERS] = p.depth * size
-        tiles["scores of a head", HEADS_UNDER_WAY] = min(columns, taken_columns(p, sizes)) * 4
+    tiles["exponentials", schedule.scores] = beside * columns * weight
     if cut:
         tiles["running greatest", schedule.bunch + UNDER_WAY] = 4
         tiles["running sums", schedule.bunch] = 4
@@ -329,7 +321,7 @@ def footprint(problem: Problem, schedule: Schedule, sizes: Sizes) -> int:
     """Bytes of each partition of SBUF."""
     p, size, weight = problem, itemsize(problem.dtype), itemsize(problem.weight_dtype)
     planned = sum(count * sizes.aligned(nbytes) for (_, count), nbytes in tiles_of(p, schedule, sizes).items())
-    if schedule.upright:
+    if schedule.pack:
         scores = schedule.pack * p.groups * p.rows * ceil(p.columns / sizes.rows)
         taken = p.depth * scores // (schedule.pack * p.groups * p.rows)
         bits = 8 * BITS_BUFFERS * (taken + sizes.bank_columns) if schedule.contracted and not p.moves_keys else 0
@@ -392,11 +384,9 @@ def schedules(problem: Problem, sizes: Sizes) -> Iterator[Schedule]:
     packs += [p.beside * several for several in range(2, p.around + 1) if not p.around % several]
     packs = [heads for heads in packs if heads * own <= sizes.columns]
     if not p.banded and not p.stays:
-        under = (2, STAGED), (2, 3), (2, 2), (1, 1)
-        found += [Schedule(scores, staged, p.columns, bunch, pack) for pack in packs for scores, staged in under]
         for streamed in _streams(p, sizes):
             upright = [
-                Schedule(2, staged, p.columns, bunch, pack, upright=True, streamed=streamed)
+                Schedule(2, staged, p.columns, bunch, pack, streamed=streamed)
                 for pack, staged in product(packs, BROUGHT)
             ]
             found += upright if p.depth <= sizes.bank_columns else []
@@ -411,7 +401,7 @@ def _alternating(problem: Problem, schedule: Schedule, sizes: Sizes) -> int:
     """Blocks whose rows may alternate: where no mask goes by their numbers, and neighbours are stored in one run."""
     all_heads = problem.abreast[3] and schedule.together == problem.beside
     near = problem.dense[3] or all_heads
-    if not near or problem.banded or problem.stays or schedule.pack or schedule.upright:
+    if not near or problem.banded or problem.stays or schedule.pack:
         return 1
     return min(schedule.span, ceil(problem.rows / sizes.columns))
 
@@ -445,7 +435,9 @@ def _streams(problem: Problem, sizes: Sizes) -> list[int]:
 
 
 def heads_at_once(problem: Problem, schedule: Schedule, sizes: Sizes) -> int:
-    """Heads, or as many as are taken together, whose blocks follow each other in straight-line code."""
+    """Heads, or as many as are taken together or are a block, whose blocks follow each other in straight-line code."""
+    if schedule.pack:
+        return max(1, UNROLLED_BLOCKS // schedule.pack)
     written = problem.groups * ceil(problem.rows / sizes.columns) * schedule.sections(problem)
     return max(1, UNROLLED_BLOCKS // (written * schedule.together))
 

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from itertools import product
 from math import prod
 
-from neuronx_cc.codegen.attention.block import LARGEST
+from neuronx_cc.codegen.attention.arrays import Array
+from neuronx_cc.codegen.attention.block import LARGEST, Work
 from neuronx_cc.codegen.attention.geometry import runs
-from neuronx_cc.codegen.attention.operands import Staged, Under, over
-from neuronx_cc.codegen.attention.packed import Packed
+from neuronx_cc.codegen.attention.operands import Staged, Under, over, partitions_of
 from neuronx_cc.codegen.attention.schedule import (
     PRODUCT_BUFFERS,
     QUERY_BUFFERS,
@@ -71,8 +71,17 @@ class Section:
 
 
 @dataclass(slots=True)
-class Upright(Packed):
+class Upright(Work):
     """The work on a block of ``schedule.pack`` heads, with all rows of each, whose columns are on the partitions."""
+
+    @property
+    def _own(self) -> int:
+        """Rows of a head."""
+        return self.problem.groups * self.problem.rows
+
+    def _rows_of(self, array: Array) -> tuple[Atom, ...]:
+        """The rows of a head."""
+        return (*array.outer[self.arrays.heads :], replace(array.row, size=self.problem.rows))
 
     @property
     def _chunks(self) -> int:
@@ -345,3 +354,12 @@ class Upright(Packed):
             for chunk in range(chunks):
                 self._add(bank.index(1, Affine(number)), weights, values.index(1, head), chunk, section.columns)
         return bank
+
+    def _store(self, out: Block, target: Block) -> None:
+        """Rows [row, head, feature] to where those of the first head and row begin: ``target`` [row, feature]."""
+        array = self.arrays.result
+        for row, beyond, rows in runs(self._rows_of(array)):
+            for head, offset, heads in runs(self._heads_of(array)):
+                part = target.of((rows, heads, target.dims[1])).moved(beyond + offset)
+                source = partitions_of(out.index(1, Affine(head), heads.size), row, rows.size)
+                copy(self.context.builder, part, source, array.stream)

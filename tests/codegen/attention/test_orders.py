@@ -18,8 +18,7 @@ KINDS = {
     "twice, a head each": lambda each: each.twice and each.together == 1,
     "once": lambda each: not each.twice and not each.pack and each.together == 1,
     "together": lambda each: not each.twice and each.together > 1,
-    "packed": lambda each: each.pack and not each.upright,
-    "upright": lambda each: each.upright,
+    "upright": lambda each: each.pack,
 }
 
 

@@ -18,11 +18,10 @@ SMALL = TRN1.with_settings(["memory.sbuf_partition_bytes=98304"])
 
 
 KINDS = {
-    "rows on partitions": lambda each: not each.upright,
-    "columns on partitions": lambda each: each.upright and not each.contracted,
+    "multiplied": lambda each: not each.contracted,
     "keys transposed": lambda each: each.contracted,
 }
-WAYS = [("rows on partitions", False), *product(list(KINDS)[1:], [False, True])]
+WAYS = list(product(KINDS, [False, True]))
 
 
 @pytest.fixture(autouse=True, params=WAYS, ids=[kind + ", cut" * cut for kind, cut in WAYS])
