@@ -23,7 +23,6 @@ from neuronx_cc.codegen.attention.schedule import (
     schedules,
     unrolled,
 )
-from neuronx_cc.codegen.dots.problem import divisor
 from neuronx_cc.codegen.dots.schedule import FEW
 from neuronx_cc.codegen.movement.halves import HALVES, transposing
 from neuronx_cc.ir.frozen import replace
@@ -53,8 +52,10 @@ PAUSED = 0.2
 """Part of the time of a block that engines pause for keys and values as many times as are there."""
 UNHIDDEN = 0.6
 """Part of the engines' work in kernels of their own that takes time beside the transfers of scores."""
-NEAR_HANDED = 0.65
-"""Part of what engines wait for each other in kernels apart that remains where all that they hand over is on chip."""
+NEAR_BUSY, NEAR_HANDED = 0.6, 0.45
+"""Parts of the engines' work in kernels apart, and of what they wait for each other there, that take time where all
+that they hand over is on chip.
+"""
 HANDOVERS = 3
 """Times that engines wait for each other in a block of kernels apart, whatever its size."""
 FEW_HANDOVERS, ROW_HANDOVERS = 1.1, 0.1
@@ -405,12 +406,11 @@ def apart(problem: Problem, timing: Timing) -> float:
     rows = min(p.rows, sizes.columns)
     work = block_work(p, timing, rows, p.columns).times(p.heads * p.groups * ceil(p.rows / rows))
     engines = work.tensor + work.vector + work.scalar
-    blocks = p.groups * p.rows // divisor(p.rows, sizes.columns)  # what stays on chip fills equal blocks
+    blocks = p.groups * ceil(p.rows / sizes.columns)
     handed = chunks * blocks * (HANDOVERS + p.steps + p.banded) * timing.latency(Stream.VECTOR)
     if p.near:
         staged = _turned_operands(p, timing)
-        waits = 2 * 3 * HANDOVERS * timing.latency(Stream.VECTOR)
-        return max(engines + staged.tensor + staged.vector + staged.scalar + waits, NEAR_HANDED * handed)
+        return NEAR_BUSY * (engines + staged.tensor + staged.vector + staged.scalar) + NEAR_HANDED * handed
     scores = p.heads * p.groups * p.rows * p.columns * 4
     spilled = scores > sizes.sbuf_share(RESIDENT_VALUE_SHARE) * sizes.partitions
     return max(handed + moved * spilled, moved + UNHIDDEN * engines) + ends
