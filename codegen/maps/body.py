@@ -73,6 +73,8 @@ class Body:
     turner: transposed.Turner | None
     columns: ColumnSums | None
     crossing: Crossing | None
+    at_once: Set[hlo.HloOp]
+    """Sums over the partitions that the next instruction reads in PSUM."""
     banks: Mapping[hlo.SSAValue, Ring]
     """Values of rows, or results of divisions for the inverses of what divides -> where they lie in PSUM."""
     pool: TilePool
@@ -88,10 +90,10 @@ class Body:
         builder, reduced = self.context.builder, self.tiles.reduced
         sizes = [starts[dim][1] if dim in starts else size for dim, size in enumerate(self.tiles.sizes)]
         row_dims = [0, *(dim + 1 for dim, folded in enumerate(reduced) if not folded)]
-        scratch, summed, ops = list[Block](), set[hlo.HloOp](), {*work.ops}
+        scratch, summed, ops = list[Block](), dict[hlo.HloOp, Block](), {*work.ops}
         emitter = self._emitter(scratch)
         within = {*self.fusion.users, *self.fusion.functions}
-        made = [op for op in work.ops if not self.kernel.sums_columns(op)]
+        made = [op for op in work.ops if not (isinstance(op, hlo.ReduceOp) and self._is_on_tensor(op, sizes))]
         ahead = only_on_vector(made, within, self.sums, partial(self._is_array, blocks), prod(sizes), blocks)
         emitter.vector_load = sum(ahead.values())
         here = work.here
@@ -118,7 +120,9 @@ class Body:
                 if isinstance(ins[0], Splat):
                     scratch.append(self._filled(emitter, ins[0], sizes))
                     ins[0] = scratch[-1]
-                parts = out if op in summed else self._fold(emitter, op, out, ins[0], blocks)
+                parts = summed[op].select(row_dims) if op in summed else self._fold(emitter, op, out, ins[0], blocks)
+                if op in summed and op in self.at_once:
+                    scratch.append(summed[op])
                 if op not in work.partial:
                     self.begin(emitter, op, out, parts, rows_of(ins[1], row_dims))
             elif isinstance(op, hlo.IotaOp):
@@ -129,19 +133,21 @@ class Body:
                 total = self.sums.get(op)
                 asked = total is not None and total in ops and sums_as_made(builder.timing, sizes, reduced)
                 if total is not None and asked:
-                    if total.result not in here:
-                        here[total.result] = self.destination(total.result, blocks.get(total.result), sizes, True)
-                    emitter.summing = out, here[total.result]
+                    sums = self._sums_tile(total, blocks, sizes, here)
+                    emitter.summing = out, sums
                 emitter.inverses = partial(self._in_bank, result) if result in self.banks else None
                 elementwise.emit(emitter, op, out, [rows_of(x, row_dims) for x in ins] if is_row else ins)
                 if total is not None and asked and emitter.summing is None:
-                    summed.add(total)
+                    summed[total] = sums
+                elif asked and total in self.at_once:
+                    scratch.append(sums)
                 emitter.summing = None
             self.store(home, out, row_dims, is_row)
             while scratch:
                 self.pool.give_back(scratch.pop(0))
             self.give_back({value: here[value] for value in work.dying.get(index, ()) if value in here}, blocks)
-            yield
+            if op not in self.at_once:
+                yield
         yield from self._sum_columns(blocks, work)
         builder.mark(self.kernel.ops[-1].loc)
 
@@ -218,28 +224,52 @@ class Body:
             self.counting.emit(here[value], axis, starts)
         return here
 
+    def _sums_tile(self, op: hlo.ReduceOp, blocks: Blocks, sizes: Sequence[int], here: Blocks) -> Block:
+        """Where what is made is added up for ``op``: its result, or what the partitions have of that."""
+        if op in self.at_once:
+            return self._repeated(self.pool.tile(self._kept(sizes), op.shape.dtype, self.tiles.partitions), sizes)
+        if op.result not in here:
+            here[op.result] = self.destination(op.result, blocks.get(op.result), sizes, True)
+        return here[op.result]
+
+    def _kept(self, sizes: Sequence[int]) -> list[int]:
+        """The sizes of a row value."""
+        return [1 if fold else size for fold, size in zip(self.tiles.reduced, sizes, strict=True)]
+
+    def _repeated(self, home: Block, sizes: Sequence[int]) -> Block:
+        """A row value with the reduced dims as repetitions."""
+        dims = zip(self.tiles.reduced, sizes, home.dims[1:], strict=True)
+        return home.of((home.dims[0], *(Atom(size, 0) if fold else atom for fold, size, atom in dims)))
+
     def destination(self, value: hlo.SSAValue, home: Block | None, sizes: Sequence[int], is_row: bool) -> Block:
         """The resident ``home`` of ``value``, or a tile; of a row value, with the reduced dims as repetitions."""
-        folded, dtype = [is_row and reduced for reduced in self.tiles.reduced], hlo.shape_of(value).dtype
-        kept = [1 if fold else size for fold, size in zip(folded, sizes, strict=True)]
+        dtype, kept = hlo.shape_of(value).dtype, self._kept(sizes) if is_row else list(sizes)
         if is_row and value in self.banks:
             home = self._in_bank(value, kept)
+        elif is_row and value.owner in self.at_once:
+            assert self.crossing is not None, "sums over the partitions"
+            home = tile_in(self.context.builder, self.crossing.banks, kept, "f32", self.tiles.partitions)
         elif home is None or home.alloc.space is Space.HBM:
             home = (self.pool if home is None else self.stores).tile(kept, dtype, self.tiles.partitions)
-        free = [Atom(size, 0) if fold else atom for fold, size, atom in zip(folded, sizes, home.dims[1:], strict=True)]
-        return home.of((home.dims[0], *free)) if is_row else home
+        return self._repeated(home, sizes) if is_row else home
 
     def _in_bank(self, value: hlo.SSAValue, sizes: Sequence[int]) -> Block:
         return tile_in(self.context.builder, self.banks[value], sizes, "f32", self.tiles.partitions)
 
+    def _is_on_tensor(self, op: hlo.ReduceOp, sizes: Sequence[int]) -> bool:
+        """Whether TensorE adds up all that ``op`` folds, of a tile of ``sizes``."""
+        folded = prod(size for size, reduced in zip(sizes, self.tiles.reduced, strict=True) if reduced)
+        return self.kernel.sums_columns(op) or (self.crossing is not None and folded <= MOST_ADDED)
+
     def _is_array(self, blocks: Blocks, operand: hlo.SSAValue) -> bool:
-        """Whether a tile has several values a partition of ``operand``."""
+        """Whether a tile has several values of a row on a partition of ``operand``, or those of many rows on each."""
         source = trace(operand, self.kernel, self.member)
         if source is not None:
-            return not self.kernel.is_row(hlo.shape_of(source))
+            return self.crossing is not None or not self.kernel.is_row(hlo.shape_of(source))
         block = blocks.get(operand)
         return block is None or any(
-            atom.stride and atom.size > 1 and self.tiles.reduced[dim] for dim, atom in enumerate(block.dims[1:])
+            atom.stride and atom.size > 1 and (self.tiles.reduced[dim] or self.crossing is not None)
+            for dim, atom in enumerate(block.dims[1:])
         )
 
     def _fold(self, emitter: Emitter, op: hlo.ReduceOp, out: Block, source: Readable, blocks: Blocks) -> Block:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence, Set
 from functools import partial
 from itertools import chain
 from math import ceil, prod
@@ -40,7 +40,7 @@ from neuronx_cc.codegen.maps.overlap import BODY, UNROLL, Overlap, Tiles, overla
 from neuronx_cc.codegen.maps.partitions import defer_partitions
 from neuronx_cc.codegen.maps.parts import LEAST_TILE
 from neuronx_cc.codegen.maps.plan import MapPlan, counted_axes
-from neuronx_cc.codegen.maps.row_banks import banks_of, read_beside
+from neuronx_cc.codegen.maps.row_banks import banks_of, read_at_once, read_beside
 from neuronx_cc.codegen.maps.row_reduction import sums_as_made, sums_of
 from neuronx_cc.codegen.maps.space import loops_of, tile_space
 from neuronx_cc.codegen.maps.staged import Sections
@@ -100,6 +100,8 @@ class Box:
         """Free dims of which a tile holds all."""
         self.turner: transposed.Turner | None = None
         self.crossing: Crossing | None = None
+        self.at_once: Set[hlo.HloOp] = set()
+        """Sums over the partitions that the next instruction reads."""
         self.banks: Mapping[hlo.SSAValue, Ring] = {}
         """Values of rows -> where they lie in PSUM."""
         self.counting = Counting(self.builder, self.pool, tiles, area.origin)
@@ -172,6 +174,8 @@ class Box:
         for cast in self.fusion.widened if self.crossing is not None else ():
             if self._is_folded(cast):  # ahead of the loops
                 self.context.fixed.ones(self.partitions, hlo.shape_of(cast.operands[0]).dtype, self.partitions)
+        if self.crossing is not None:
+            self.at_once = read_at_once(self.kernel, self.fusion.within, self.blocks)
         if self.columns is not None:
             self.columns.begin(self.tiles)
         if self._are_long():
@@ -252,7 +256,8 @@ class Box:
         kernel, rows = self.kernel, prod(step for step, folds in zip(steps, self.reduced, strict=True) if not folds)
         made = [x for x in read_beside(kernel) if x not in self.blocks or not kernel.is_row(hlo.shape_of(x))]
         together = UNROLL if self.overlap.interleaved else self.overlap.under_way
-        return banks_of(self.pool, [value for value in made if value.owner not in self.fusion], rows, together)
+        made = [value for value in made if value.owner not in self.fusion and value.owner not in self.at_once]
+        return banks_of(self.pool, made, rows, together)
 
     def _defer_partitions(self, loops: Sequence[tuple[int, int]]) -> None:
         """Let instructions read values of one a partition where they lie, of tiles of ``loops``."""
@@ -303,6 +308,7 @@ class Box:
             self.turner,
             self.columns,
             self.crossing,
+            self.at_once,
             self.banks,
             self.pool,
             self.loads,
@@ -450,7 +456,7 @@ class Box:
             return
         (dim, step), *inner = loops
         if self.overlap.under_way > 1 and 2 * tile_count(self.sizes, inner) <= BODY:
-            count = sum(op not in self.fusion for op in self.kernel.ops)
+            count = sum(op not in self.fusion and op not in self.at_once for op in self.kernel.ops)
             staggered = Staggered(self.builder, self.sizes, tile, count, self.overlap.under_way)
             staggered.emit(loops, starts, blocks)
             return

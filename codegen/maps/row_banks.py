@@ -6,7 +6,8 @@ Vector reads them there beside a tile in SBUF at the rate of one operand; two in
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 from neuronx_cc.codegen.emission.builder import Ring
@@ -33,6 +34,24 @@ def read_beside(kernel: Kernel) -> list[hlo.SSAValue]:
         )
         if rows or (divides and _is_float(op)):
             found.append(op.results[0])
+    return found
+
+
+def read_at_once(
+    kernel: Kernel, within: Mapping[hlo.HloOp, hlo.HloOp], stored: Container[hlo.SSAValue]
+) -> set[hlo.HloOp]:
+    """Sums over the partitions that only the next instruction reads, which finds them where TensorE left them.
+
+    ``within``: ops without an instruction -> that by whose instruction they are done; ``stored``: what has a place.
+    """
+    found = set[hlo.HloOp]()
+    for op, after in pairwise(op for op in kernel.ops if op not in within):
+        reader = isinstance(op, hlo.ReduceOp) and not isinstance(after, hlo.ReduceOp) and _is_float(after)
+        users = [use.operation for use in reads(op.results[0])]
+        while any(user in within for user in users):
+            users = [within.get(user, user) for user in users]
+        if reader and op.results[0] not in stored and users and all(user is after for user in users):
+            found.add(op)
     return found
 
 

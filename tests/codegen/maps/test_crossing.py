@@ -9,6 +9,7 @@ import pytest
 from generated import TRN1, check_function
 
 import neuronx_cc
+from neuronx_cc.ir.isa.program import Instr, Space
 
 SMALL = TRN1.with_settings(["memory.sbuf_partition_bytes=32768"])
 
@@ -73,3 +74,18 @@ def test_sums_that_arrays_read_at_once(dims: tuple[int, ...], apply: Any, random
         return apply(q, k.sum(1, keepdims=True)).sum(-1), apply(k, k.sum(1, keepdims=True))
 
     check_function(function, q, k, relative=3e-5)
+
+
+@pytest.mark.parametrize("dims", [(96, 8, 28, 28), (64, 5000), (8, 96, 40, 40), (2048, 300)])
+def test_sums_that_the_next_instruction_reads_stay_in_psum(dims: tuple[int, ...], random: np.random.Generator) -> None:
+    axis = 1 if dims[0] < 64 else 0
+    x = random.standard_normal(dims).astype(np.float32) + 3
+
+    def norm(x: Any) -> Any:
+        mean, variance = x.mean(axis, keepdims=True), x.var(axis, keepdims=True)
+        return (x - mean) * jax.lax.rsqrt(variance + 1e-5)
+
+    check_function(norm, x, relative=3e-5)
+    records = neuronx_cc.compile(jax.jit(norm).lower(x), auto_cast="none").program.records
+    copies = [each for each in records if isinstance(each, Instr) and each.op == "activation" and each.alu == ("copy",)]
+    assert not any(each.ins[0].space is Space.PSUM and each.outs[0].space is Space.SBUF for each in copies)
