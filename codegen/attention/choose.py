@@ -30,7 +30,7 @@ from neuronx_cc.passes.analysis.values import is_normal
 
 LEFT = 0.9
 """Of what is free, at least: the rest may lie in pieces."""
-FILLED = 3
+FILLING = 3
 """Latencies of transfers until one kernel has work for all engines, where all of it stays on chip: kernels apart
 overlap with those around them.
 """
@@ -71,7 +71,7 @@ def _time_of(problem: Problem, least_room: int, timing: Timing) -> float:
     if choose(replace(problem, room=least_room), timing) is None:
         return inf
     time = least(problem, timing)
-    filling = FILLED * timing.transfer_latency if problem.near else 0.0
+    filling = FILLING * timing.transfer_latency if problem.near else 0.0
     return time if time + filling < apart(problem, timing) else inf
 
 

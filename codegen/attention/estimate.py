@@ -409,14 +409,14 @@ def apart(problem: Problem, timing: Timing) -> float:
     blocks = p.groups * ceil(p.rows / sizes.columns)
     handed = chunks * blocks * (HANDOVERS + p.steps + p.banded) * timing.latency(Stream.VECTOR)
     if p.near:
-        staged = _turned_operands(p, timing)
+        staged = _transposed_operands(p, timing)
         return NEAR_BUSY * (engines + staged.tensor + staged.vector + staged.scalar) + NEAR_HANDED * handed
     scores = p.heads * p.groups * p.rows * p.columns * 4
     spilled = scores > sizes.sbuf_share(RESIDENT_VALUE_SHARE) * sizes.partitions
     return max(handed + moved * spilled, moved + UNHIDDEN * engines) + ends
 
 
-def _turned_operands(p: Problem, timing: Timing) -> Work:
+def _transposed_operands(p: Problem, timing: Timing) -> Work:
     """Of transposes of queries and keys that lie on chip, rows on the partitions."""
     rows, columns = min(p.rows, timing.sizes.rows), min(p.columns, timing.sizes.rows)
     deep, fast = ceil(p.depth / timing.sizes.columns), _moves(p, p.dtype)
