@@ -90,7 +90,7 @@ class Body:
         builder, reduced = self.context.builder, self.tiles.reduced
         sizes = [starts[dim][1] if dim in starts else size for dim, size in enumerate(self.tiles.sizes)]
         row_dims = [0, *(dim + 1 for dim, folded in enumerate(reduced) if not folded)]
-        scratch, summed, ops = list[Block](), dict[hlo.HloOp, Block](), {*work.ops}
+        scratch, summed = list[Block](), dict[hlo.HloOp, Block]()
         emitter = self._emitter(scratch)
         within = {*self.fusion.users, *self.fusion.functions}
         made = [op for op in work.ops if not (isinstance(op, hlo.ReduceOp) and self._is_on_tensor(op, sizes))]
@@ -130,18 +130,9 @@ class Body:
             elif scan_of(op) is not None:
                 scan_rows.emit(self.context, self.pool, op, out, ins, self.tiles.walk)
             else:
-                total = self.sums.get(op)
-                asked = total is not None and total in ops and sums_as_made(builder.timing, sizes, reduced)
-                if total is not None and asked:
-                    sums = self._sums_tile(total, blocks, sizes, here)
-                    emitter.summing = out, sums
                 emitter.inverses = partial(self._in_bank, result) if result in self.banks else None
-                elementwise.emit(emitter, op, out, [rows_of(x, row_dims) for x in ins] if is_row else ins)
-                if total is not None and asked and emitter.summing is None:
-                    summed[total] = sums
-                elif asked and total in self.at_once:
-                    scratch.append(sums)
-                emitter.summing = None
+                arrays = [rows_of(x, row_dims) for x in ins] if is_row else ins
+                summed |= self._compute(emitter, op, out, arrays, sizes, blocks, work)
             self.store(home, out, row_dims, is_row)
             while scratch:
                 self.pool.give_back(scratch.pop(0))
@@ -150,6 +141,31 @@ class Body:
                 yield
         yield from self._sum_columns(blocks, work)
         builder.mark(self.kernel.ops[-1].loc)
+
+    def _compute(
+        self,
+        emitter: Emitter,
+        op: hlo.HloOp,
+        out: Block,
+        ins: Sequence[Readable],
+        sizes: Sequence[int],
+        blocks: Blocks,
+        work: Round,
+    ) -> dict[hlo.HloOp, Block]:
+        """Emit an elementwise op. A sum of the rows that it makes -> what is added up on the way, where Scalar does."""
+        total, timing = self.sums.get(op), self.context.timing
+        if total is None or total not in work.ops or not sums_as_made(timing, sizes, self.tiles.reduced):
+            elementwise.emit(emitter, op, out, ins)
+            return {}
+        sums = self._sums_tile(total, blocks, sizes, work.here)
+        emitter.summing = out, sums
+        elementwise.emit(emitter, op, out, ins)
+        if emitter.summing is None:
+            return {total: sums}
+        emitter.summing = None
+        if total in self.at_once:
+            self.pool.give_back(sums)
+        return {}
 
     def _filled(self, emitter: Emitter, number: Splat, sizes: Sequence[int]) -> Block:
         tile = self.pool.tile(sizes, number.dtype, self.tiles.partitions)

@@ -215,10 +215,7 @@ class Box:
         room -= sum(rows.values())
         staying = kept_in(self._columns(), room - least)
         room -= sum(staying.values())
-        elements = tile_elements(
-            self.builder, self.plan, self.blocks, self.inputs, self.sizes, self.walk, self.ops, room // (2 * alive)
-        )
-        elements = whole_runs(self.builder, self.plan, self.sizes, self.reduced, elements, room // (2 * alive))
+        elements = self._most_elements(room // (2 * alive))
         taken = partial(self._bytes_of, tiles_of, repeated)
         loops = within(room, streamed, self.sizes, elements, cut, taken, timing)
         if any(gathered(timing, block) for block in again):
@@ -248,6 +245,12 @@ class Box:
             lambda starts, blocks: body.steps(starts, blocks, Round(kernel.ops, self.dying, self.inputs, iotas)),
         )
         self._store_columns(kept)
+
+    def _most_elements(self, most: int) -> int:
+        """Of a tile, of which there is room for ``most``."""
+        inputs, sizes = self.inputs, self.sizes
+        elements = tile_elements(self.builder, self.plan, self.blocks, inputs, sizes, self.walk, self.ops, most)
+        return whole_runs(self.builder, self.plan, sizes, self.reduced, elements, most)
 
     def _row_banks(self, steps: Sequence[int]) -> Mapping[hlo.SSAValue, Ring]:
         """Where values of rows lie that share a partition with others, of tiles of ``steps``."""
