@@ -101,7 +101,8 @@ EXITS = {
     # CPython 3.11 looks for a handler before the loop's first instruction when a signal arrives at its end (its jump
     # back): a loop that is the first statement of a `try` is not protected there, so a statement stands before it
     "interrupt": (
-        "import os, signal, threading\nlater = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))\ny = x\n"
+        "import os, signal, threading\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "later = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))\ny = x\n"
         "try:\n    later.start()\n    while True: y = f(y)\n"
         "except BaseException as error: print(type(error).__name__)\n",
         0,
