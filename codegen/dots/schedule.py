@@ -383,5 +383,4 @@ def footprint(problem: Problem, schedule: Schedule, sizes: Sizes) -> dict[tuple[
         tiles["bias", 1 if whole else 2] = 4 * (prod(problem.n) if whole else sizes.bank_columns)
     if summed:
         tiles["sums", SUM_BUFFERS] = schedule.group * -(-schedule.lhs.rows // sizes.columns) * schedule.rhs.rows * 4
-    unit = sizes.alignment
-    return {ring: -(-nbytes // unit) * unit for ring, nbytes in tiles.items()}
+    return {ring: sizes.aligned(nbytes) for ring, nbytes in tiles.items()}

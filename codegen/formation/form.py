@@ -31,7 +31,7 @@ from neuronx_cc.codegen.formation.graph import (
 )
 from neuronx_cc.codegen.maps import crossing
 from neuronx_cc.ir import hlo
-from neuronx_cc.ir.hlo.editing import copy_op, erase, ops_of, replace, users
+from neuronx_cc.ir.hlo.editing import copy_for, erase, ops_of, replace, users
 from neuronx_cc.ir.scans import Scan, scan_of
 from neuronx_cc.ir.types import NARROW
 from neuronx_cc.passes.analysis.effects import has_effects
@@ -139,12 +139,8 @@ class _Formation:
 
     def _copy_into(self, op: hlo.HloOp, kernel: Kernel, readers: Sequence[hlo.HloOp]) -> None:
         """Give ``readers``, of ``kernel``, the result of an ``op`` of their own."""
-        first = min(readers, key=kernel.ops.index)
-        copy, block = copy_op(op, op.sources), op.parent
-        assert block is not None, "of a computation"
-        block.insert_op_before(copy, first)
-        for each in readers:
-            each.operands = [copy.results[0] if operand is op.results[0] else operand for operand in each.operands]
+        ordered = sorted(readers, key=kernel.ops.index)
+        copy = copy_for(op, ordered)
         kernel.ops.insert(0, copy)
         self.member[copy.results[0]] = kernel
 

@@ -77,6 +77,10 @@ class Kernel:
             return False
         return op.shape.size == 1 if self.folded == len(self.shape) else not suffix_reduction(op)
 
+    def folds_rows(self, op: object) -> TypeGuard[hlo.ReduceOp]:
+        """Whether ``op`` folds rows of each tile."""
+        return isinstance(op, hlo.ReduceOp) and not self.sums_columns(op)
+
     def is_row(self, shape: hlo.Shape) -> bool:
         """Whether a value of the kernel has one element for each row that is reduced."""
         count = len(self.shape) - self.reduced

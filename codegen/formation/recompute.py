@@ -24,7 +24,7 @@ from neuronx_cc.codegen.formation.graph import (
 )
 from neuronx_cc.codegen.maps.elementwise import ARITHMETIC
 from neuronx_cc.ir import hlo
-from neuronx_cc.ir.hlo.editing import copy_op, defining_op, ops_of, users
+from neuronx_cc.ir.hlo.editing import copy_for, defining_op, ops_of, users
 from neuronx_cc.ir.scans import scan_of
 from neuronx_cc.ir.types import FLOATS, NARROW, itemsize
 from neuronx_cc.passes.analysis.stored import is_given, lies_in_hbm
@@ -56,10 +56,7 @@ def spread(
     found: set[hlo.Operation] = set(chains)
     for op in reversed(chains):
         for user in list(dict.fromkeys(users(op.result)))[1:]:
-            copy = copy_op(op, op.sources)
-            computation.block.insert_op_before(copy, user)
-            user.operands = [copy.results[0] if operand is op.result else operand for operand in user.operands]
-            found.add(copy)
+            found.add(copy_for(op, [user]))
     return found
 
 

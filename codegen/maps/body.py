@@ -293,7 +293,7 @@ class Body:
         assert isinstance(source, Block), "deferred ops have one user, an elementwise op"
         kept = [0, *(dim + 1 for dim, reduced in enumerate(self.tiles.reduced) if not reduced)]
         folded = [dim + 1 for dim, reduced in enumerate(self.tiles.reduced) if reduced]
-        if self.crossing is not None and prod(source.dims[dim].size for dim in folded) <= MOST_ADDED:
+        if self._is_on_tensor(op, [atom.size for atom in source.dims[1:]]):
             return source.select([*kept, *(dim for dim in folded if source.dims[dim].size > 1)])
         if self.crossing is not None and out.alloc.space is Space.PSUM:
             out = emitter.scratch(out, "f32")  # TensorE reads it

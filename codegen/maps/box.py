@@ -151,8 +151,7 @@ class Box:
 
     def _is_folded(self, cast: hlo.HloOp) -> bool:
         """Whether rows of what ``cast`` widens are folded as they are."""
-        readers = (use.operation for use in cast.results[0].uses)
-        return any(isinstance(each, hlo.ReduceOp) and not self.kernel.sums_columns(each) for each in readers)
+        return any(self.kernel.folds_rows(use.operation) for use in cast.results[0].uses)
 
     def _is_widened(self, operand: hlo.SSAValue) -> bool:
         """Whether the DMA makes FP32 of a narrow ``operand`` whose elements are repeated along rows: instructions take
@@ -171,10 +170,9 @@ class Box:
         self.dying = last_uses(self.kernel, self.member, self.fusion.within)
         self.turner = transposed.Turner.of(self.context, self.pool, self.plan)
         self.crossing = Crossing.of(self.context, self.plan, self.pool)
-        for cast in self.fusion.widened if self.crossing is not None else ():
-            if self._is_folded(cast):  # ahead of the loops
-                self.context.fixed.ones(self.partitions, hlo.shape_of(cast.operands[0]).dtype, self.partitions)
         if self.crossing is not None:
+            for cast in filter(self._is_folded, self.fusion.widened):  # ahead of the loops
+                self.context.fixed.ones(self.partitions, hlo.shape_of(cast.operands[0]).dtype, self.partitions)
             self.at_once = read_at_once(self.kernel, self.fusion.within, self.blocks)
         if self.columns is not None:
             self.columns.begin(self.tiles)

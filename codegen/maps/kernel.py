@@ -57,12 +57,12 @@ def _folded_first(kernel: Kernel, member: Member) -> None:
     sources = {op: [trace(operand, kernel, member) for operand in op.sources] for op in kernel.ops}
     after: set[object] = set()
     for op in kernel.ops:
-        if _folds(kernel, op) or any(source is not None and source.owner in after for source in sources[op]):
+        if kernel.folds_rows(op) or any(source is not None and source.owner in after for source in sources[op]):
             after.add(op)
     needed: dict[object, int] = {}
     fold = last = len(kernel.ops)
     for place, op in reversed([*enumerate(kernel.ops)]):
-        fold = place if _folds(kernel, op) else fold
+        fold = place if kernel.folds_rows(op) else fold
         stays = kernel.is_row(op.shape) or op not in after
         needed[op] = min(fold, needed.get(op, last)) if stays else needed.get(op, last)
         for made in (source.owner for source in sources[op] if source is not None):
@@ -73,13 +73,8 @@ def _folded_first(kernel: Kernel, member: Member) -> None:
         kernel.ops = ordered.ops if then <= now else kernel.ops
 
 
-def _folds(kernel: Kernel, op: hlo.HloOp) -> bool:
-    """Whether ``op`` folds rows of each tile."""
-    return isinstance(op, hlo.ReduceOp) and not kernel.sums_columns(op)
-
-
 def _lower_part(context: Context, kernel: Kernel, member: Member, step: int, along: bool) -> None:
-    if any(_folds(kernel, op) for op in kernel.ops[:-1]):
+    if any(map(kernel.folds_rows, kernel.ops[:-1])):
         _folded_first(kernel, member)
     plan, external = choose_plan(context, kernel, member, step)
     kernel = plan.kernel

@@ -46,11 +46,12 @@ def read_at_once(
     """
     found = set[hlo.HloOp]()
     for op, after in pairwise(op for op in kernel.ops if op not in within):
-        reader = isinstance(op, hlo.ReduceOp) and not isinstance(after, hlo.ReduceOp) and _is_float(after)
-        users = [use.operation for use in reads(op.results[0])]
-        while any(user in within for user in users):
-            users = [within.get(user, user) for user in users]
-        if reader and op.results[0] not in stored and users and all(user is after for user in users):
+        if not isinstance(op, hlo.ReduceOp) or op.result in stored or isinstance(after, hlo.ReduceOp):
+            continue
+        users = {use.operation for use in reads(op.result)}
+        while not users.isdisjoint(within):
+            users = {within.get(user, user) for user in users}
+        if users == {after} and _is_float(after):
             found.add(op)
     return found
 

@@ -124,6 +124,16 @@ def copy_op(op: HloOp, operands: Sequence[SSAValue], result_type: Attribute | No
     )
 
 
+def copy_for(op: HloOp, readers: Sequence[Operation]) -> HloOp:
+    """A copy of ``op`` ahead of the first of ``readers``, which read it instead."""
+    copy, block = copy_op(op, op.sources), op.parent
+    assert block is not None, "of a computation"
+    block.insert_op_before(copy, readers[0])
+    for reader in readers:
+        reader.operands = [copy.results[0] if operand is op.results[0] else operand for operand in reader.operands]
+    return copy
+
+
 def viewed(value: SSAValue) -> SSAValue:
     """What ``value`` is a view of, through any number of views; itself if it is none."""
     while isinstance(value.owner, ViewOp):

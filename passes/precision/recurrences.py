@@ -14,7 +14,7 @@ from neuronx_cc.passes.manager import PassOptions
 from neuronx_cc.passes.precision.decisions import Contraction, is_f32, lowers_all
 
 REASON = "of a recurrence, which is FP32"
-_APART = (hlo.RegionOp, hlo.ConstantOp, hlo.IotaOp, hlo.FormatOp)
+_APART = (hlo.RegionOp, hlo.ConstantOp, hlo.IotaOp, hlo.FormatOp, hlo.GetTupleElementOp)
 
 
 def of_recurrences(computation: hlo.ComputationOp, options: PassOptions) -> set[hlo.HloOp]:
@@ -26,8 +26,7 @@ def of_recurrences(computation: hlo.ComputationOp, options: PassOptions) -> set[
 
 
 def _is_in_group(op: hlo.HloOp) -> bool:
-    single = not isinstance(op, (Contraction, *_APART)) and isinstance(op.results[0].type, hlo.ArrayType)
-    return single and not isinstance(op, hlo.TupleOp | hlo.GetTupleElementOp)
+    return not isinstance(op, (Contraction, *_APART)) and isinstance(op.results[0].type, hlo.ArrayType)
 
 
 def _groups(ops: list[hlo.HloOp]) -> Iterable[list[hlo.HloOp]]:
