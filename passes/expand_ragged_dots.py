@@ -6,6 +6,7 @@ has a leading dim of groups) or a batch dim (a plain batched dot). Sizes below z
 
 With sizes that all other dims share, rows of that dim are brought together group by group: a few more than a group has
 on the average are one batched product, and a loop multiplies what is left of larger groups, a tile of rows at a time.
+Contractions of the same groups, and elementwise ops between them, are computed together (``expansions/group_chain``).
 Else, and where that takes less time by estimate (``expansions/group_plan``), rows are repeated for each group, masked,
 and contracted at once. Sizes may differ along the dims before the ragged one. Sources: chlo.ragged_dot of the StableHLO
 specification; jax.lax.ragged_dot_general.
@@ -19,37 +20,59 @@ from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.hlo.attrs import ragged_prefix
 from neuronx_cc.ir.hlo.editing import ops_of, replace
 from neuronx_cc.ir.types import FLOATS, itemsize
-from neuronx_cc.passes.expansions import group_plan
+from neuronx_cc.passes.expansions import group_plan, group_products
 from neuronx_cc.passes.expansions.build import Build, Value
-from neuronx_cc.passes.expansions.group_products import contraction, is_plain, of_few_rows, products, sums
+from neuronx_cc.passes.expansions.group_chain import Chain, chains, row_bytes
 from neuronx_cc.passes.expansions.group_rows import groups_of, inside, running_sum
 from neuronx_cc.passes.manager import PassContext, only_for
 
 
 @only_for(hlo.RaggedDotOp)
 def run(module: HloModule, context: PassContext) -> None:
+    casts = context.options.auto_cast != "none"
     for computation in list(module.computations()):
         for op in list(ops_of(computation.block)):
             if isinstance(op, hlo.RaggedDotOp):
-                replace(op, _expanded(Build.before(module, op, context.timing), op, context))
+                _check_sizes(op)
+        for chain in chains(module, computation, lambda op: _work(op, casts) is not None):
+            plan = group_plan.together(context.timing, _linked(chain, casts))
+            if plan is not None:
+                group_products.expand(module, chain, plan, context.timing)
+        for op in list(ops_of(computation.block)):
+            if isinstance(op, hlo.RaggedDotOp):
+                _expand(module, op, context)
 
 
-def _expanded(b: Build, op: hlo.RaggedDotOp, context: PassContext) -> Value:
+def _expand(module: HloModule, op: hlo.RaggedDotOp, context: PassContext) -> None:
+    """By itself."""
+    b = Build.before(module, op, context.timing)
     lhs, rhs, sizes = op.args
     (axis,) = op.ragged_dims.data
+    work = _work(op, context.options.auto_cast != "none")
+    plan = group_plan.choose(context.timing, work) if work is not None else None
     if axis in op.dims.data.lhs_batch:
-        return contraction(b, op, (lhs, rhs), op.dims.data)
-    _check_sizes(op, axis)
-    work = _work(op, axis, context.options.auto_cast != "none")
-    plan = None if work is None or hlo.shape_of(sizes).rank > 1 else group_plan.choose(context.timing, work)
-    if work is not None and plan is not None and plan.few and is_plain(op):
-        return of_few_rows(b, op, groups_of(b, sizes, work.rows))
-    if work is None or plan is None or not plan.first:
-        return _masked(b, op, axis)
-    return (sums if work.sums_rows else products)(b, op, groups_of(b, sizes, work.rows), plan)
+        replace(op, group_products.contraction(b, op, (lhs, rhs), op.dims.data))
+    elif work is not None and plan is not None and plan.few and group_products.is_plain(op):
+        replace(op, group_products.of_few_rows(b, op, groups_of(b, sizes, work.rows)))
+    elif work is not None and plan is not None and plan.first:
+        group_products.expand(module, Chain(sizes, work.rows, (op,)), plan, context.timing)
+    else:
+        replace(op, _masked(b, op, axis))
 
 
-def _check_sizes(op: hlo.RaggedDotOp, axis: int) -> None:
+def _linked(chain: Chain, casts: bool) -> group_plan.Linked:
+    products = [work for op in chain.products if (work := _work(op, casts)) is not None]
+    plain, summed = ([value for value, is_summed in chain.inputs if is_summed == wanted] for wanted in (False, True))
+    back = [row_bytes([op.results[0]], chain.rows) for op in chain.outputs if not group_products.sums_rows(op)]
+    return group_plan.Linked(
+        tuple(products), row_bytes(plain, chain.rows) + 2 * row_bytes(summed, chain.rows), tuple(back)
+    )
+
+
+def _check_sizes(op: hlo.RaggedDotOp) -> None:
+    (axis,) = op.ragged_dims.data
+    if axis in op.dims.data.lhs_batch:
+        return
     lhs, _, sizes = map(hlo.shape_of, op.args)
     prefix = ragged_prefix(axis, lhs.rank, op.dims.data.lhs_batch, op.dims.data.lhs_contracting)
     wanted = tuple(lhs.dims[dim] for dim in prefix)
@@ -63,12 +86,15 @@ def _check_sizes(op: hlo.RaggedDotOp, axis: int) -> None:
         )
 
 
-def _work(op: hlo.RaggedDotOp, axis: int, casts: bool) -> group_plan.Grouped | None:
-    """What there is to do; None for nothing. ``casts``: floats are multiplied in 16 bits."""
+def _work(op: hlo.RaggedDotOp, casts: bool) -> group_plan.Grouped | None:
+    """What there is to do; None for nothing, or where other dims have sizes of their own. ``casts``: floats are
+    multiplied in 16 bits.
+    """
     lhs, rhs, sizes = map(hlo.shape_of, op.args)
-    if 0 in (lhs.size, rhs.size, sizes.size, op.shape.size):
+    dims, (axis,) = op.dims.data, op.ragged_dims.data
+    if 0 in (lhs.size, rhs.size, sizes.size, op.shape.size) or sizes.rank > 1 or axis in dims.lhs_batch:
         return None
-    dims, rows, groups = op.dims.data, lhs.dims[axis], sizes.dims[-1]
+    rows, groups = lhs.dims[axis], sizes.dims[-1]
     sums_rows = axis in dims.lhs_contracting
     batch = prod(lhs.dims[dim] for dim in dims.lhs_batch)
     contracted = prod(lhs.dims[dim] for dim in dims.lhs_contracting)
@@ -87,12 +113,14 @@ def _masked(b: Build, op: hlo.RaggedDotOp, axis: int) -> Value:
     moved = [tuple(dim + 1 for dim in part) for part in (dims.lhs_contracting, dims.lhs_batch)]
     if axis not in dims.lhs_contracting:
         contracted = (0, *moved[0]), (*op.group_dims.data, *dims.rhs_contracting)
-        return contraction(b, op, (lhs, rhs), hlo.DotDims(*contracted, moved[1], dims.rhs_batch))
+        return group_products.contraction(b, op, (lhs, rhs), hlo.DotDims(*contracted, moved[1], dims.rhs_batch))
     other = dims.rhs_contracting[dims.lhs_contracting.index(axis)]
     prefix = ragged_prefix(other, hlo.shape_of(rhs).rank, dims.rhs_batch, dims.rhs_contracting)
     rhs = _grouped(b, rhs, other, prefix, sizes)
     moved += [tuple(dim + 1 for dim in part) for part in (dims.rhs_contracting, dims.rhs_batch)]
-    return contraction(b, op, (lhs, rhs), hlo.DotDims(moved[0], moved[2], (0, *moved[1]), (0, *moved[3])))
+    return group_products.contraction(
+        b, op, (lhs, rhs), hlo.DotDims(moved[0], moved[2], (0, *moved[1]), (0, *moved[3]))
+    )
 
 
 def _grouped(b: Build, value: Value, axis: int, prefix: tuple[int, ...], sizes: Value) -> Value:

@@ -2,8 +2,8 @@
 
 *Masked*: all rows, once for each group, zero where they are not its own. *First rows*: as many rows of each group are
 brought together and multiplied as one batch; what groups have beyond that is left to a loop, which runs as often as the
-sizes at run time need it. *Few rows*: each is multiplied with the matrix of its group,
-which alone is read. No pass: ``expand_ragged_dots`` asks.
+sizes at run time need it. *Few rows*: each is multiplied with the matrix of its group, which alone is read. *Together*:
+several contractions of the first rows. No pass: ``expand_ragged_dots`` asks.
 """
 
 from dataclasses import dataclass, replace
@@ -24,9 +24,10 @@ NEAR_PASSES, MASKED_PASSES = 1, 5
 """Of masked rows that stay on chip, or go through HBM: written, put in order, read."""
 NUMBERED = 10
 """Passes over a number for each group and row, to find where rows are."""
-MASKED_STEPS, STEPS, FEW_STEPS = 10, 18, 20
+MASKED_STEPS, STEPS, FEW_STEPS, LINK_STEPS = 10, 18, 20, 3
 """Transfers that follow one another where rows are masked; or brought together: of numbers, rows, products, rows by
-number, and the loop, which finds that nothing is left; or of matrices, which wait for their numbers.
+number, and the loop, which finds that nothing is left; or of matrices, which wait for their numbers; or from one
+contraction to the next, together.
 """
 
 
@@ -56,6 +57,22 @@ class Grouped:
 
 
 @dataclass(frozen=True, slots=True)
+class Linked:
+    """Contractions of rows of the same groups."""
+
+    products: tuple[Grouped, ...]
+    brought: int
+    """Bytes a row of what is brought together; twice what is masked as well."""
+    back: tuple[int, ...]
+    """Bytes a row of each array that is put back."""
+
+    @classmethod
+    def alone(cls, work: Grouped) -> "Linked":
+        back = () if work.sums_rows else (work.columns * work.itemsize,)
+        return cls((work,), (1 + work.sums_rows) * work.taken(1), back)
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """``first``: rows of each group that are taken at once, ``tile``: of what is left; ``few``: whether each row is
     multiplied with its own matrix. Rows are masked where there is none of these.
@@ -69,7 +86,8 @@ class Plan:
 
 def choose(timing: Timing, work: Grouped) -> Plan:
     """The quickest."""
-    return min((masked(timing, work), first_rows(timing, work), few_rows(timing, work)), key=lambda plan: plan.ns)
+    ways = masked(timing, work), first_rows(timing, Linked.alone(work)), few_rows(timing, work)
+    return min(ways, key=lambda plan: plan.ns)
 
 
 def masked(timing: Timing, work: Grouped) -> Plan:
@@ -81,25 +99,33 @@ def masked(timing: Timing, work: Grouped) -> Plan:
     return Plan(MASKED_STEPS * timing.transfer_latency + masks + product)
 
 
-def first_rows(timing: Timing, work: Grouped) -> Plan:
+def together(timing: Timing, linked: Linked) -> Plan | None:
+    """The plan of several contractions; None where each by itself takes less time, or where there is but one."""
+    if len(linked.products) < 2:
+        return None
+    plan = first_rows(timing, linked)
+    return plan if plan.ns <= sum(choose(timing, work).ns for work in linked.products) else None
+
+
+def first_rows(timing: Timing, linked: Linked) -> Plan:
     """As many rows of each group as it is expected to have."""
-    mean, most = work.rows / work.groups, timing.sizes.columns
+    rows, groups = linked.products[0].rows, linked.products[0].groups
+    mean, most = rows / groups, timing.sizes.columns
     wanted = SPARE * mean + SPREAD * sqrt(mean)
     unit = most // (FINE if wanted <= most else COARSE)
     first = ceil(wanted / unit) * unit
-    if first >= work.rows:
+    if first >= rows:
         return Plan(float("inf"))
-    taken = work.taken(work.groups * first)
-    passes = 2 + 2 * work.sums_rows  # through HBM: gathered, and masked
-    brought = passes * taken / timing.dma_rate
-    product = max(_products(timing, work, first), _weights(timing, work) + taken / timing.dma_rate)
-    nbytes, back = work.columns * work.itemsize, 0.0
-    if not work.sums_rows:
-        made = work.groups * first * nbytes
-        back = Costs(timing).rows(work.rows, nbytes) + (made + work.rows * nbytes) / timing.dma_rate
-    steps = STEPS * timing.transfer_latency
-    steps += NUMBERED * work.groups * work.rows / timing.sizes.partitions * timing.cycle(Stream.GPSIMD)
-    return Plan(steps + brought + product + back, first, min(work.rows, 4 * most))
+    taken = groups * first
+    moved = 2 * linked.brought * taken / timing.dma_rate  # through HBM: gathered, and masked
+    for work in linked.products:
+        operands = work.taken(taken) / timing.dma_rate
+        moved += max(_products(timing, work, first), _weights(timing, work) + operands)
+    for nbytes in linked.back:
+        moved += Costs(timing).rows(rows, nbytes) + (taken + rows) * nbytes / timing.dma_rate
+    steps = (STEPS + LINK_STEPS * (len(linked.products) - 1)) * timing.transfer_latency
+    steps += NUMBERED * groups * rows / timing.sizes.partitions * timing.cycle(Stream.GPSIMD)
+    return Plan(steps + moved, first, min(rows, 4 * most))
 
 
 def _weights(timing: Timing, work: Grouped) -> float:

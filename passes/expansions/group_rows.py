@@ -75,20 +75,20 @@ def belongs(b: Build, groups: Groups, begins: Value, first: int) -> Value:
     return inside(b, at, *(b.broadcast(each, shape, (0,)) for each in (groups.starts, groups.ends)))
 
 
-def put_back(b: Build, groups: Groups, begins: Value, made: Value, first: int) -> Value:
-    """[rows, W]: each row of ``made`` [groups, first, W] where it came from; rows of no group are zero, and rows that
-    a group has after its first ones anything.
+def put_back(b: Build, groups: Groups, begins: Value, made: Value, none: Value) -> Value:
+    """[rows, W]: each row of ``made`` [groups, first, W] where it came from; rows of no group are ``none`` [1, W], and
+    rows that a group has after its first ones anything.
     """
-    width, shape = hlo.shape_of(made).dims[2], (groups.rows, groups.count)
+    _, first, width = hlo.shape_of(made).dims
+    shape = groups.rows, groups.count
     row = b.iota(shape, 0)
     within = inside(b, row, *(b.broadcast(each, shape, (1,)) for each in (groups.starts, groups.ends)))
     ahead = b.mul(b.iota((groups.count,), 0), b.number(first, "s32", (groups.count,)))
     moved = b.broadcast(b.sub(ahead, begins), shape, (1,))
-    beyond = groups.count * first  # a row of zeros
+    beyond = groups.count * first  # the row of none
     numbers = b.select(within, b.sub(b.add(moved, row), b.number(beyond, "s32", shape)), b.number(0, "s32", shape))
     numbers = b.add(b.sum(numbers, [1]), b.number(beyond, "s32", (groups.rows,)))
-    flat = b.reshape(made, (beyond, width))
-    table = b.concatenate([flat, b.number(0, hlo.shape_of(made).dtype, (1, width))], 0)
+    table = b.concatenate([b.reshape(made, (beyond, width)), none], 0)
     return b.reshape(gather_rows(b, table, numbers), (groups.rows, width))
 
 
