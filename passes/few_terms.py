@@ -1,9 +1,9 @@
 """Sums over few elements of a dim that is not the last become sums of slices, which elementwise kernels add up.
 
 Input: canonical hlo whose narrow sums are FP32 (``accumulate_f32``). Output: no sum over a dim of at most ``MOST``
-elements between others, of an array that is as large as that pays. Each term is what elementwise ops and broadcasts
-make of a slice, so that nothing of all terms is stored. Such sums are what a mixture of experts adds up for each token.
-Terms are added in their order.
+elements between others where slices take less time by estimate. Each term is what elementwise ops and broadcasts make
+of a slice, so that nothing of all terms is stored; but slices are read in runs of one term. Such sums are what a
+mixture of experts adds up for each token. Terms are added in their order.
 """
 
 from math import prod
@@ -11,35 +11,85 @@ from math import prod
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.hlo.editing import defining_op, ops_of, replace
+from neuronx_cc.ir.isa.program import Stream
+from neuronx_cc.ir.isa.timing import Timing
+from neuronx_cc.ir.types import itemsize
 from neuronx_cc.passes.analysis.values import combiner_kind, is_positive_zero, splat_number
 from neuronx_cc.passes.expansions.build import Build, Value
 from neuronx_cc.passes.manager import PassContext, only_for
 
-MOST = 4
-"""Terms: of more, slices are read in more transfers than sums of rows."""
+FEW, MOST = 4, 16
+"""Terms: so few that are computed are slices wherever these are not short; each has instructions of its own."""
 LEAST = 1 << 18
 """Elements of all terms."""
 LEAST_ROW = 64
-"""Elements of a slice that lie side by side."""
+"""Elements of a slice of ``FEW`` terms that lie side by side."""
+NEAR_SHARE = (1, 3)
+"""Of SBUF: what is computed ahead of its sum and stays there."""
+SLACK = 1.1
+"""Slices of an array as it lies may take so much longer by estimate than its sum, which is rounded up to tiles."""
 
 
 @only_for(hlo.ReduceOp)
 def run(module: HloModule, context: PassContext) -> None:
-    del context
     for computation in module.computations():
         for op in list(ops_of(computation.block)):
-            if isinstance(op, hlo.ReduceOp) and len(op.operands) == 2 and _is_of_few(module, op):
+            if isinstance(op, hlo.ReduceOp) and len(op.operands) == 2 and _is_of_few(module, op, context.timing):
                 _add(Build.before(module, op), op)
 
 
-def _is_of_few(module: HloModule, op: hlo.ReduceOp) -> bool:
+def _is_of_few(module: HloModule, op: hlo.ReduceOp, timing: Timing) -> bool:
     operand, start = op.operands
     shape, kind = hlo.shape_of(operand), combiner_kind(op, module)
     if kind != "add" or shape.dtype != "f32" or len(op.dimensions.data) != 1 or splat_number(start, module) != 0:
         return False
     (axis,) = op.dimensions.data
-    ahead, behind = prod(shape.dims[:axis]), prod(shape.dims[axis + 1 :])
-    return 1 < shape.dims[axis] <= MOST and ahead > 1 and behind >= LEAST_ROW and shape.size >= LEAST
+    count, ahead, behind = shape.dims[axis], prod(shape.dims[:axis]), prod(shape.dims[axis + 1 :])
+    if not 1 < count <= MOST or ahead == 1 or behind == 1 or shape.size < LEAST:
+        return False
+    if not isinstance(defining_op(operand), hlo.ElementwiseOp | hlo.BroadcastOp):
+        return count <= FEW and _of_slices(timing, operand, axis) < SLACK * _of_all(timing, operand, axis)
+    if count <= FEW:
+        return behind >= LEAST_ROW
+    return _of_slices(timing, operand, axis) < _of_all(timing, operand, axis)
+
+
+def _of_slices(timing: Timing, value: Value, axis: int) -> float:
+    """Nanoseconds where each term is made of slices: of the DMA, or of Vector, which makes one and adds it."""
+    shape = hlo.shape_of(value)
+    rows = min(timing.sizes.partitions, prod(shape.dims[:axis]))
+    return max(2 * shape.size / rows * timing.cycle(Stream.VECTOR), _read(timing, value, axis))
+
+
+def _read(timing: Timing, value: Value, axis: int) -> float:
+    """Nanoseconds of the DMA that reads slices."""
+    total = 0.0
+    for array, place in _sliced(value, axis):
+        shape = hlo.shape_of(array)
+        total += timing.transfer(shape.nbytes, prod(shape.dims[place + 1 :]) * itemsize(shape.dtype)).bound
+    return total
+
+
+def _of_all(timing: Timing, value: Value, axis: int) -> float:
+    """Nanoseconds of the DMA where all terms are made and then added up: many are stored, and loaded again."""
+    size = hlo.shape_of(value).nbytes
+    op = defining_op(value)
+    if isinstance(op, hlo.ConvertOp) and not isinstance(defining_op(op.operand), hlo.ElementwiseOp):
+        return size / timing.dma_rate  # the DMA casts
+    is_near = size <= timing.sizes.sbuf_share(NEAR_SHARE) * timing.sizes.partitions
+    read = sum(hlo.shape_of(array).nbytes for array, _ in _sliced(value, axis))
+    return (read + (0 if is_near else 2 * size)) / timing.dma_rate
+
+
+def _sliced(value: Value, axis: int) -> dict[tuple[Value, int], None]:
+    """The arrays of which terms are slices, each with the dim that they are taken along."""
+    op = defining_op(value)
+    if isinstance(op, hlo.BroadcastOp):
+        places = op.dimensions.data
+        return _sliced(op.operand, places.index(axis)) if axis in places else {}
+    if isinstance(op, hlo.ElementwiseOp) and value.has_one_use():
+        return {found: None for operand in op.operands for found in _sliced(operand, axis)}
+    return {(value, axis): None}
 
 
 def _add(b: Build, op: hlo.ReduceOp) -> None:
