@@ -4,12 +4,14 @@ Input: an inlined module. Does nothing when the option is off. Minimum, maximum 
 stay. Dots and windows of 16-bit types accumulate in FP32 by themselves.
 """
 
+import numpy as np
+
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.errors import Loc
 from neuronx_cc.ir.hlo import HloModule
-from neuronx_cc.ir.hlo.editing import insert_before, ops_of, replace
+from neuronx_cc.ir.hlo.editing import insert_before, insert_splat, ops_of, replace
 from neuronx_cc.ir.types import itemsize
-from neuronx_cc.passes.analysis.values import combiner_kind
+from neuronx_cc.passes.analysis.values import combiner_kind, splat_of
 from neuronx_cc.passes.expansions.combiners import combiner_in
 from neuronx_cc.passes.manager import PassContext, PrecisionRecord
 
@@ -40,7 +42,7 @@ def _widen(op: hlo.HloOp, module: HloModule, context: PassContext) -> None:
     attr = op.properties["to_apply"]
     assert isinstance(attr, hlo.StrsAttr)
     name = combiner_in(module, attr.data[0], dtype, "f32")
-    operands = [_as_f32(op, operand) for operand in op.operands]
+    operands = [_as_f32(module, op, operand) for operand in op.operands]
     properties = {**op.properties, "to_apply": hlo.StrsAttr((name,))}
     wide = insert_before(op, type(op), operands, hlo.array_type("f32", op.shape.dims), op.loc, properties)
     reason = "mixed-precision accumulation"
@@ -48,8 +50,12 @@ def _widen(op: hlo.HloOp, module: HloModule, context: PassContext) -> None:
     replace(op, insert_before(op, hlo.ConvertOp, (wide,), op.results[0].type, op.loc))
 
 
-def _as_f32(op: hlo.HloOp, value: hlo.SSAValue) -> hlo.SSAValue:
-    return insert_before(op, hlo.ConvertOp, (value,), hlo.array_type("f32", hlo.shape_of(value).dims), op.loc)
+def _as_f32(module: HloModule, op: hlo.HloOp, value: hlo.SSAValue) -> hlo.SSAValue:
+    """Constants at once, for passes ask what sums start with."""
+    dims, splat = hlo.shape_of(value).dims, splat_of(value, module)
+    if splat is not None:
+        return insert_splat(module, op, splat.astype(np.float32), "f32", dims, op.loc)
+    return insert_before(op, hlo.ConvertOp, (value,), hlo.array_type("f32", dims), op.loc)
 
 
 def record(loc: Loc, opcode: str, operand: str, source: str, target: str, reason: str) -> PrecisionRecord:
