@@ -13,7 +13,7 @@ from neuronx_cc.codegen.emission.emitter import Deferred, Emitter, Readable, Spl
 from neuronx_cc.codegen.emission.tiles import TilePool, tile_in
 from neuronx_cc.codegen.emission.views import Atom
 from neuronx_cc.codegen.formation.graph import Kernel, trace
-from neuronx_cc.codegen.maps import elementwise, scan_rows, transposed
+from neuronx_cc.codegen.maps import elementwise, ends, scan_rows, transposed
 from neuronx_cc.codegen.maps import inputs as map_inputs
 from neuronx_cc.codegen.maps.column_sums import ColumnSums
 from neuronx_cc.codegen.maps.counting import Counting, Starts
@@ -133,7 +133,10 @@ class Body:
                 emitter.inverses = partial(self._in_bank, result) if result in self.banks else None
                 arrays = [rows_of(x, row_dims) for x in ins] if is_row else ins
                 summed |= self._compute(emitter, op, out, arrays, sizes, blocks, work)
-            self.store(home, out, row_dims, is_row)
+            if home is not None and result in self.plan.ends:
+                self.store(*ends.stored_of(home, out, self.tiles.walk, self.plan.ends[result]), row_dims, is_row)
+            else:
+                self.store(home, out, row_dims, is_row)
             while scratch:
                 self.pool.give_back(scratch.pop(0))
             self.give_back({value: here[value] for value in work.dying.get(index, ()) if value in here}, blocks)

@@ -15,7 +15,7 @@ from neuronx_cc.codegen.emission.tiles import TilePool
 from neuronx_cc.codegen.emission.views import View
 from neuronx_cc.codegen.formation.columns import sections_of, sums_in
 from neuronx_cc.codegen.formation.graph import Kernel, trace
-from neuronx_cc.codegen.maps import apart, shared_rows, transposed
+from neuronx_cc.codegen.maps import apart, ends, shared_rows, transposed
 from neuronx_cc.codegen.maps.ahead import copy_ahead
 from neuronx_cc.codegen.maps.area import Area, is_cut_by
 from neuronx_cc.codegen.maps.axes import axes_view, full_view
@@ -81,10 +81,15 @@ def _lower_part(context: Context, kernel: Kernel, member: Member, step: int, alo
     results = results_of(context, kernel, member)
     transposed.turn(context, plan, member, external)
     copy_ahead(context, plan, external, results)
+    ends.find(context, plan, results, step)
     shared_rows.copy_in_order(context, plan, external, results)
     inputs = {value: choose_input(context, plan, value) for value in external}
     outputs: Views = {}
     for value in results:
+        if value in plan.ends:
+            context.homes[value] = [ends.home_of(context, value)]
+            outputs[value] = axes_view(context.homes[value][0], kernel)
+            continue
         made = choose_output(context, plan, value, step, list(inputs.values()))
         home = handed_on(context, kernel, member, value, made, along)
         context.homes[value] = [home]

@@ -59,6 +59,8 @@ class MapPlan:
     """Neighbours of these on a partition at most."""
     copied: dict[hlo.SSAValue, View] = field(default_factory=dict)
     """Inputs that all partitions read, and their copies in the order of tiles: see ``maps.shared_rows``."""
+    ends: dict[hlo.SSAValue, bool] = field(default_factory=dict)
+    """Scans of which others read one end alone, the last step if true: see ``maps.ends``."""
     along: int = -1
     """The axis of rows that are folded along which neighbours in memory lie, of all large inputs; -1 without one."""
 

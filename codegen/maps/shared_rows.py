@@ -15,6 +15,7 @@ from neuronx_cc.codegen.emission.views import Atom, View, run_of
 from neuronx_cc.codegen.formation.graph import base
 from neuronx_cc.codegen.maps.ahead import stored_view
 from neuronx_cc.codegen.maps.axes import full_view, is_small, varying
+from neuronx_cc.codegen.maps.inputs import SPREAD_MOST
 from neuronx_cc.codegen.maps.order import LEAST_SCANNED
 from neuronx_cc.codegen.maps.plan import MapPlan
 from neuronx_cc.codegen.movement.transfer import transfer
@@ -59,7 +60,6 @@ def _is_shared(view: View, plan: MapPlan) -> bool:
         is_small(view, plan.kernel)
         and plan.kernel.scanned in axes
         and not any(axis in axes for axis, _ in plan.partitions.steps)
-        and not view.start.terms
     )
 
 
@@ -69,15 +69,16 @@ def _pairs(plan: MapPlan, others: Sequence[View], results: Sequence[hlo.SSAValue
     last, size = len(kernel.shape) - 1, kernel.shape[-1]
     if not kernel.reduced or last == kernel.scanned or size % PAIR or size == PAIR:
         return False
-    whole = any(not kernel.is_row(hlo.shape_of(value)) for value in results)
+    whole = any(not kernel.is_row(hlo.shape_of(value)) for value in results if value not in plan.ends)
     moved = any({last, kernel.scanned} <= {*varying(view)} for view in others)
     return kernel.shape[kernel.scanned] >= LEAST_SCANNED and not whole and not moved
 
 
 def _is_spread(timing: Timing, view: View, order: Sequence[int]) -> bool:
     """Whether there is one row, loaded once as it lies and repeated over the partitions (``inputs.spread_row``)."""
+    row = prod(atom.size for axis in order for atom in view.dims[axis])
     span = sum((atom.size - 1) * abs(atom.stride) for axis in order for atom in view.dims[axis])
-    return len(order) <= 2 and span <= timing.sizes.sbuf_share(SHARE)
+    return len(order) <= 2 and (row <= SPREAD_MOST or span <= timing.sizes.sbuf_share(SHARE))
 
 
 def _pays(timing: Timing, plan: MapPlan, view: View, order: Sequence[int], cut: int) -> bool:

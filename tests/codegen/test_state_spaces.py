@@ -88,3 +88,40 @@ def test_few_features_innermost(random):
     dims = (256, 112, 3), (112, 128)
     check_function(features_innermost, *[random.standard_normal(each).astype(np.float32) for each in dims])
     assert simulated_us(features_innermost, *dims) < 150
+
+
+def of_one_projection(projected, inputs, matrix):
+    """Steps, and what goes into the states and out of them, side by side in one array; with the last state."""
+    count, features = matrix.shape
+    step, into, out_of = jnp.split(projected, [count, count + features], -1)
+
+    def advance(state, given):
+        step, inputs, into, out_of = given
+        state = jnp.exp(-jax.nn.softplus(step)[..., None] * jnp.exp(matrix)) * state
+        state += (step * inputs)[..., None] * into[:, None]
+        return state, (state * out_of[:, None]).sum(-1)
+
+    along = [jnp.swapaxes(each, 0, 1) for each in (step, inputs, into, out_of)]
+    last, made = lax.scan(advance, jnp.zeros((len(projected), *matrix.shape)), along)
+    return jnp.swapaxes(made, 0, 1), last
+
+
+def projected(batch, length, channels, features):
+    return (batch, length, channels + 2 * features), (batch, length, channels), (channels, features)
+
+
+@pytest.mark.parametrize("sizes", [(1, 700, 130, 16), (2, 1030, 64, 8), (1, 515, 129, 32)], ids=str)
+def test_ranges_of_steps(sizes, random):
+    """A loop hands on the state after each range, of which nothing else is stored."""
+    given = [0.3 * random.standard_normal(dims).astype(np.float32) for dims in projected(*sizes)]
+    check_function(of_one_projection, *given)
+
+
+def test_gradients_through_ranges_of_steps(random):
+    given = [0.3 * random.standard_normal(dims).astype(np.float32) for dims in projected(1, 600, 64, 16)]
+    check_function(jax.grad(lambda *x: (of_one_projection(*x)[0] ** 2).sum(), argnums=(0, 1)), *given, relative=1e-4)
+
+
+def test_no_array_of_states_is_stored():
+    """Microseconds: 6,929 where ranges stored all states, and each partition read rows of 64 bytes step by step."""
+    assert simulated_us(of_one_projection, *projected(1, 1024, 1024, 16)) < 2600
