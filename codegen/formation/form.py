@@ -38,8 +38,10 @@ from neuronx_cc.passes.analysis.effects import has_effects
 from neuronx_cc.passes.analysis.stored import is_given
 from neuronx_cc.passes.cse import key_of
 
-MAX_SHARED_OPS = 24
-"""Ops of a kernel that takes in another chain because it reads the same operand; its tiles must fit SBUF."""
+MAX_SHARED_OPS, MAX_STREAMED_OPS = 24, 40
+"""Ops of a kernel that takes in another chain because it reads the same operand; its tiles must fit SBUF. More where
+arrays do not stay on chip, and would be loaded again.
+"""
 MANY = 32
 """Rows that are folded side by side, at least, unless they are short."""
 SHORT = 2048
@@ -336,7 +338,7 @@ class _Formation:
         least = producer.number if producer is not None else -len(self.kernels) - 1
         for operand in op.sources:
             for kernel in reversed(self.readers.get(base(operand), [])):
-                fits = kernel.number > least and kernel.dims == dims and len(kernel.ops) < MAX_SHARED_OPS
+                fits = kernel.number > least and kernel.dims == dims and len(kernel.ops) < _most_ops(kernel)
                 if fits and self._may_join(op, kernel, op.sources):
                     return kernel
         return None
@@ -346,11 +348,13 @@ class _Formation:
         member = self.member
         for operand in op.sources:
             other = member.get(base(operand))
-            if other is None or other is kernel or not other.is_map or other.reduced or other.folded:
+            if other is None or other is kernel or not other.is_map or other.folded:
+                continue
+            if other.reduced and not _folds_alike(kernel, other):
                 continue
             if other.shape not in (kernel.dims, kernel.rows):
                 continue
-            if len(other.ops) + len(kernel.ops) > MAX_SHARED_OPS or not _one_scanned(kernel, other.scanned):
+            if len(other.ops) + len(kernel.ops) > _most_ops(kernel) or not _one_scanned(kernel, other.scanned):
                 continue
             if (kernel.folded or kernel.order) and other.scanned >= 0:
                 continue
@@ -365,6 +369,8 @@ class _Formation:
             read = [x for part in (op, *kernel.ops, *other.ops) for x in part.operands if base(x) in own]
             if all(trace(x, kernel, member) is not None for x in read):
                 kernel.ops[:0] = other.ops
+                if other.reduced:
+                    kernel.shape, kernel.reduced = other.shape, other.reduced
                 kernel.scanned = max(kernel.scanned, other.scanned)
                 for part in other.ops:
                     self._note_reads(part, kernel)
@@ -383,6 +389,17 @@ def _one_scanned(kernel: Kernel, axis: int) -> bool:
     """Whether scans along ``axis`` (-1: none) fit the scans of ``kernel``, and the rows that it folds."""
     apart = kernel.reduced > 0 and not _have_partitions(kernel.shape, kernel.reduced)
     return axis < 0 or (kernel.scanned in (-1, axis) and not apart)
+
+
+def _most_ops(kernel: Kernel) -> int:
+    return MAX_STREAMED_OPS if prod(kernel.shape) >= recompute.STREAMED_ELEMENTS else MAX_SHARED_OPS
+
+
+def _folds_alike(kernel: Kernel, other: Kernel) -> bool:
+    """Whether ``kernel`` had better fold the rows of ``other`` as well: both load what does not stay on chip."""
+    plain = not (kernel.order or other.order or kernel.folded) and max(kernel.scanned, other.scanned) < 0
+    alike = kernel.dims == other.dims and kernel.reduced in (0, other.reduced)
+    return plain and alike and prod(other.shape) >= recompute.STREAMED_ELEMENTS
 
 
 def _narrows_given(op: hlo.HloOp) -> bool:

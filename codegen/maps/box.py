@@ -55,8 +55,10 @@ from neuronx_cc.ir.types import NARROW, itemsize
 
 Tile = Callable[[Starts, Blocks], Iterator[None]]
 """Emits the tile of blocks that starts there, step by step."""
-STAGED = 1.5
-"""Tiles of whole rows for which there has to be room, else rows are taken in stages."""
+STAGED = 2
+"""Tiles of whole rows for which there has to be room, else rows are taken in stages: one alone is loaded, worked on and
+stored in turn.
+"""
 SPREAD_TILES = 4
 """Tiles of a reduction from which it pays to repeat a row over the partitions once, which stays there."""
 MOST_REPEATED = 2048
@@ -187,13 +189,7 @@ class Box:
 
     def _emit_tiles(self) -> None:
         """Emit tiles that hold whole rows."""
-        loaded = [
-            value
-            for value in self.inputs
-            if self.blocks[value].alloc.space is Space.HBM and all(atom.stride for atom in self.blocks[value].dims[1:])
-        ]
-        resident = self._resident()
-        tiles_of = tiles_alive(self.kernel, [*loaded, *self.plan.iotas], self.dying, {*self.fusion.within}, resident)
+        loaded, resident, tiles_of = self._loaded(), self._resident(), self._alive()
         own, timing = tiles_of.element_bytes, self.builder.timing
         streamed = [self.blocks[value] for value in self.inputs if value not in {*self.plan.transposed, *resident}]
         # sums over the partitions are within a bank, whatever lies between the elements of an array
@@ -227,7 +223,9 @@ class Box:
         self._overlap(loops, steps, own * prod(steps), aligned, more, room, loaded)
         tiles = UNROLL if self.overlap.interleaved else self.overlap.under_way
         if loops or own * prod(steps) + more > room:
-            fit(self.loads, streamed, loops, aligned, room // tiles)
+            there = {*self.plan.transposed, *self._resident()}  # what is repeated over the partitions has its room
+            loading = [self.blocks[value] for value in self.inputs if value not in there]
+            fit(self.loads, loading, loops, aligned, room // tiles)
         kept = self._keep_columns(loops, staying)
         self._defer_partitions(loops)
         if not sums_as_made(self.builder.timing, steps, self.reduced):
@@ -320,10 +318,21 @@ class Box:
         """Whether ``STAGED`` tiles of whole rows do not fit."""
         if not self.kernel.reduced or self.kernel.folded or self.kernel.scanned >= 0 or self.crossing is not None:
             return False
-        inputs = [value for value in self.inputs if self.blocks[value].alloc.space is Space.HBM]
-        alive = tiles_alive(self.kernel, [*self.plan.iotas], self.dying, {*self.fusion.within}, self._resident())
         rows = loops_of(self.sizes, self._whole, 1)
-        return STAGED * self._bytes_of(alive, inputs, rows) > self.builder.sbuf.largest_gap() * 0.95
+        spread = {value: self._spread_bytes(value) for value in self.inputs if self._is_spread(value)}
+        repeated = self.inputs.keys() - {*spread, *self._loaded(), *self._resident()}
+        each = self._bytes_of(self._alive(), repeated, rows)
+        return STAGED * each + sum(spread.values()) > self.builder.sbuf.largest_gap() * 0.95
+
+    def _loaded(self) -> list[hlo.SSAValue]:
+        """Inputs in HBM of which a tile has all elements apart."""
+        blocks = ((value, self.blocks[value]) for value in self.inputs)
+        return [x for x, b in blocks if b.alloc.space is Space.HBM and all(atom.stride for atom in b.dims[1:])]
+
+    def _alive(self) -> Alive:
+        """Tiles alive at once, of what is loaded, too."""
+        given = [*self._loaded(), *self.plan.iotas]
+        return tiles_alive(self.kernel, given, self.dying, {*self.fusion.within}, self._resident())
 
     def _emit_stages(self) -> None:
         """Emit long rows stage by stage: operands that rows have in common and columns stay if there is room enough."""
