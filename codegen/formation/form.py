@@ -38,9 +38,9 @@ from neuronx_cc.passes.analysis.effects import has_effects
 from neuronx_cc.passes.analysis.stored import is_given
 from neuronx_cc.passes.cse import key_of
 
-MAX_SHARED_OPS, MAX_STREAMED_OPS = 24, 40
+MAX_SHARED_OPS, MAX_SUMMED_OPS = 24, 40
 """Ops of a kernel that takes in another chain because it reads the same operand; its tiles must fit SBUF. More where
-arrays do not stay on chip, and would be loaded again.
+it is column sums, which have no tiles.
 """
 MANY = 32
 """Rows that are folded side by side, at least, unless they are short."""
@@ -287,7 +287,7 @@ class _Formation:
             if operand in self.context.load_casts or not same_order(operand, base(operand)):
                 self._new(op, False)
                 return
-            kernel = self._sibling(op, dims, producer)
+            kernel = self._sibling(op, dims, producer, MAX_SUMMED_OPS)
         elif squeeze(hlo.shape_of(source).dims) != dims:
             self._new(op, False)  # what is repeated along a row
             return
@@ -333,12 +333,14 @@ class _Formation:
         inside = [operand for operand in operands if self.member.get(base(operand)) is kernel]
         return all(trace(operand, kernel, self.member) is not None for operand in inside)
 
-    def _sibling(self, op: hlo.HloOp, dims: tuple[int, ...], producer: Kernel | None) -> Kernel | None:
-        """A kernel after all of ``op``'s producers that streams one of its operands already."""
+    def _sibling(
+        self, op: hlo.HloOp, dims: tuple[int, ...], producer: Kernel | None, most: int = MAX_SHARED_OPS
+    ) -> Kernel | None:
+        """A kernel of at most ``most`` ops, after all of ``op``'s producers, that streams one of its operands."""
         least = producer.number if producer is not None else -len(self.kernels) - 1
         for operand in op.sources:
             for kernel in reversed(self.readers.get(base(operand), [])):
-                fits = kernel.number > least and kernel.dims == dims and len(kernel.ops) < _most_ops(kernel)
+                fits = kernel.number > least and kernel.dims == dims and len(kernel.ops) < most
                 if fits and self._may_join(op, kernel, op.sources):
                     return kernel
         return None
@@ -354,7 +356,7 @@ class _Formation:
                 continue
             if other.shape not in (kernel.dims, kernel.rows):
                 continue
-            if len(other.ops) + len(kernel.ops) > _most_ops(kernel) or not _one_scanned(kernel, other.scanned):
+            if len(other.ops) + len(kernel.ops) > MAX_SHARED_OPS or not _one_scanned(kernel, other.scanned):
                 continue
             if (kernel.folded or kernel.order) and other.scanned >= 0:
                 continue
@@ -389,10 +391,6 @@ def _one_scanned(kernel: Kernel, axis: int) -> bool:
     """Whether scans along ``axis`` (-1: none) fit the scans of ``kernel``, and the rows that it folds."""
     apart = kernel.reduced > 0 and not _have_partitions(kernel.shape, kernel.reduced)
     return axis < 0 or (kernel.scanned in (-1, axis) and not apart)
-
-
-def _most_ops(kernel: Kernel) -> int:
-    return MAX_STREAMED_OPS if prod(kernel.shape) >= recompute.STREAMED_ELEMENTS else MAX_SHARED_OPS
 
 
 def _folds_alike(kernel: Kernel, other: Kernel) -> bool:
