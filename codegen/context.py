@@ -385,6 +385,11 @@ class Context:
             self._owned.setdefault(base(value), []).append(alloc)
         return alloc
 
+    def give_back(self, value: hlo.SSAValue, alloc: Alloc) -> None:
+        """Free what ``new_resident`` gave, where nothing has been emitted for it."""
+        self._owned[base(value)].remove(alloc)
+        self.residents.free(alloc)
+
     def own_hbm(self, owner: hlo.SSAValue, shape: hlo.Shape) -> View:
         """A dense HBM buffer that lives as long as ``owner``."""
         alloc = self._hbm(shape.nbytes, hlo.loc_of(owner).name)

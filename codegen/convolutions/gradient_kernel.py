@@ -16,12 +16,12 @@ from math import prod
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.convolutions.axis import batch_axis
 from neuronx_cc.codegen.convolutions.candidates import NATURAL_SHARE
+from neuronx_cc.codegen.convolutions.form import Form
 from neuronx_cc.codegen.convolutions.gradient_placement import arrays_of, order_of, pose
 from neuronx_cc.codegen.convolutions.gradient_plan import Spread, Sum, even, parts_of, tiles_of
 from neuronx_cc.codegen.convolutions.gradient_result import Results
 from neuronx_cc.codegen.convolutions.gradient_schedule import Frame, Schedule, frame, unmet
 from neuronx_cc.codegen.convolutions.gradient_stage import Side, Staging, merged
-from neuronx_cc.codegen.convolutions.placement import Form
 from neuronx_cc.codegen.convolutions.stage import RowsAt
 from neuronx_cc.codegen.convolutions.turn import Turner
 from neuronx_cc.codegen.dots.problem import rounding_of

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.convolutions.axis import Axis, Taps, axis_of, batch_axis
+from neuronx_cc.codegen.convolutions.form import Form
 from neuronx_cc.codegen.convolutions.gradient_problem import Face, Problem
-from neuronx_cc.codegen.convolutions.placement import Form, dense_view
+from neuronx_cc.codegen.convolutions.placement import dense_view
 from neuronx_cc.codegen.convolutions.problem import Home, operand
 from neuronx_cc.codegen.emission.views import View
 from neuronx_cc.ir import hlo

@@ -25,7 +25,8 @@ from neuronx_cc.codegen.convolutions import gradient_kernel as conv_gradient_ker
 from neuronx_cc.codegen.convolutions.candidates import MAX_BANDS
 from neuronx_cc.codegen.convolutions.finish import Finish
 from neuronx_cc.codegen.convolutions.finite import FiniteSums
-from neuronx_cc.codegen.convolutions.placement import Convolving, Form, Placed, patches_of, place
+from neuronx_cc.codegen.convolutions.form import Form
+from neuronx_cc.codegen.convolutions.placement import Convolving, Placed, patches_of, place
 from neuronx_cc.codegen.convolutions.problem import Problem
 from neuronx_cc.codegen.convolutions.result import Results
 from neuronx_cc.codegen.convolutions.schedule import Schedule, footprint, interleaved_banks, sum_banks, tiles_together
@@ -69,7 +70,7 @@ def _lower(context: Context, convolving: Convolving, apart: bool) -> None:
     op = convolving.op
     placed = place(context, convolving, apart)
     posed = placed.problem
-    cut = patches_of(posed, placed, context.builder.sizes)
+    cut = patches_of(placed, context.builder.sizes)
     if cut is not None and context.planner.time(cut) < DOUBT * context.planner.time(posed):
         watched = Form(op).may_be_infinite
         of_patches = context.planner.choose(cut)

@@ -4,25 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from math import prod
 
 import numpy as np
 
-from neuronx_cc.codegen.context import Context, Transposes
-from neuronx_cc.codegen.convolutions import patches
-from neuronx_cc.codegen.convolutions.axis import Axis, axis_of, batch_axis
-from neuronx_cc.codegen.convolutions.candidates import most_natural
+from neuronx_cc.codegen.context import Context
+from neuronx_cc.codegen.convolutions import patches, posing
+from neuronx_cc.codegen.convolutions.form import Form
+from neuronx_cc.codegen.convolutions.posing import Lying, problems_of, through_hbm
 from neuronx_cc.codegen.convolutions.problem import (
     Contracted,
     Home,
     Problem,
     Segment,
-    contracted,
     operand,
     stride_of,
 )
-from neuronx_cc.codegen.dots.problem import PE_DTYPES, rounding_of
 from neuronx_cc.codegen.emission.builder import Block
 from neuronx_cc.codegen.emission.tiles import TilePool
 from neuronx_cc.codegen.emission.views import Atom, View, coalesce
@@ -36,74 +33,10 @@ from neuronx_cc.codegen.movement.halves import carrier_of
 from neuronx_cc.codegen.movement.straight import pays
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.frozen import replace
-from neuronx_cc.ir.hlo import WindowDim
 from neuronx_cc.ir.isa.program import Stream
 from neuronx_cc.ir.machine import Sizes
 from neuronx_cc.ir.types import FLOATS, itemsize
 from neuronx_cc.passes.features_first import CHANNELS
-
-PLANNED_SHARE = (23, 25)
-"""Of the room in one piece: what is planned with, for pieces of memory leave gaps."""
-
-
-@dataclass(frozen=True)
-class Form:
-    """What the op says, in canonical order."""
-
-    op: hlo.ConvolutionOp
-
-    @cached_property
-    def window(self) -> tuple[WindowDim, ...]:
-        return tuple(self.op.window.data)
-
-    @cached_property
-    def orders(self) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-        """Dims of input, kernel and result."""
-        dims = self.op.dims.data
-        return (
-            (dims.lhs_batch, dims.lhs_feature, *dims.lhs_spatial),
-            (dims.rhs_output_feature, dims.rhs_input_feature, *dims.rhs_spatial),
-            (dims.out_batch, dims.out_feature, *dims.out_spatial),
-        )
-
-    @cached_property
-    def sizes(self) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-        """Of those dims."""
-        shapes = (hlo.shape_of(self.op.lhs), hlo.shape_of(self.op.rhs), self.op.shape)
-        lhs, rhs, out = (tuple(s.dims[d] for d in order) for s, order in zip(shapes, self.orders, strict=True))
-        return lhs, rhs, out
-
-    @property
-    def batch_groups(self) -> int:
-        return int(self.op.batch_group_count.data)
-
-    @property
-    def groups(self) -> int:
-        return int(self.op.feature_group_count.data) * self.batch_groups
-
-    @property
-    def inputs(self) -> int:
-        return self.sizes[1][1]
-
-    @property
-    def outputs(self) -> int:
-        return self.sizes[1][0] // self.groups
-
-    @cached_property
-    def axes(self) -> tuple[Axis, ...]:
-        pairs = zip(self.sizes[0][2:], self.sizes[2][2:], self.window, strict=True)
-        batch = batch_axis(self.sizes[0][0] // self.batch_groups)
-        return (batch, *(axis_of(size, out, dim) for size, out, dim in pairs))
-
-    @cached_property
-    def pe_dtype(self) -> str:
-        """Type of the products."""
-        lhs, rhs = (hlo.shape_of(value).dtype for value in (self.op.lhs, self.op.rhs))
-        return lhs if lhs == rhs and lhs in PE_DTYPES else "f32"
-
-    @property
-    def may_be_infinite(self) -> bool:
-        return bool({hlo.shape_of(self.op.lhs).dtype, hlo.shape_of(self.op.rhs).dtype} & FLOATS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,77 +102,38 @@ def place(context: Context, convolving: Convolving, apart: bool) -> Placed:
     value, weights = (context.source_of(each) for each in (op.lhs, op.rhs))
     x, features, pack = _input(context, form, value, pack)
     out = _output(context, form, convolving, pack, height)
+    w, data = _kernel(context, weights, form.orders[1])
+    # made here because it takes room, and because staging asks for it inside loops
+    context.fixed.identity(carrier_of(form.pe_dtype, not apart and context.moves_values(form.pe_dtype)))
+    lying = Lying(x, w, out, data is not None, features, pack)
+    moved = None if apart else through_hbm(context, form, value, lying)
+    if moved is not None:
+        if out.in_sbuf:
+            context.give_back(convolving.result, out.alloc)
+            out = _stored(context, form, convolving.result)
+        lying = replace(lying, x=moved, out=out, features=None)
+    last = not out.in_sbuf and stride_of(out, 1) == itemsize(out.dtype) and form.sizes[2][1] > 1
+    if last and not lying.x.in_sbuf:
+        lying = replace(lying, pack=_pack(form, height, sizes.bank_columns, apart))
     chain, given = convolving.chain, () if convolving.chain is None else convolving.chain.arrays
     columns = TilePool(context.builder, "columns of an epilogue")
     adds = tuple(_brought(_array(context, form, value, out), out, load_stream(value), columns) for value in given)
     arrays = tuple(operand(view, Home.CHIP if view.in_sbuf else Home.HBM) for view in adds)
-    last = not out.in_sbuf and stride_of(out, 1) == itemsize(out.dtype) and form.sizes[2][1] > 1
-    if last and not x.in_sbuf:
-        pack = _pack(form, height, sizes.bank_columns, apart)
-    w, data = _kernel(context, weights, form.orders[1])
-    share, parts = PLANNED_SHARE
-    # made here because it takes room, and because staging asks for it inside loops
-    context.fixed.identity(carrier_of(form.pe_dtype, not apart and context.moves_values(form.pe_dtype)))
-    room = context.builder.sbuf.planned_room() * share // parts
-    ways = [] if features is None else [features]
-    if features is None:
-        direct = data is not None or stride_of(w, 0) < stride_of(w, 1)
-        whole = form.inputs * prod(form.sizes[1][2:]) * itemsize(form.pe_dtype) <= most_natural(sizes, room)
-        long_run = context.timing.long_run
-        short = prod(form.sizes[0][2:]) * itemsize(x.dtype) < long_run
-        # transposed positions are runs of features however these are dealt out
-        beside = (direct or whole) and (short or stride_of(x, 1) == itemsize(x.dtype))
-        thin = data is None and stride_of(w, 1) == form.outputs * itemsize(w.dtype) < long_run
-        ways = contracted(form.inputs, height, beside, beside and form.groups == 1 and (thin or short))
-    problems = [
-        Problem(
-            axes=form.axes,
-            kernel=form.sizes[1][2:],
-            groups=form.groups,
-            batch_groups=form.batch_groups,
-            outputs=form.outputs,
-            features=each,
-            pack=pack,
-            x=operand(x, Home.CHIP if x.in_sbuf else Home.HBM),
-            w=operand(w, Home.HBM if data is None else Home.CONSTANT),
-            out=operand(out, Home.CHIP if out.in_sbuf else Home.HBM),
-            dtype=form.pe_dtype,
-            flags=rounding_of(op),
-            moves_values=not apart and context.transposes is not Transposes.BITS,
-            room=room,
-            arrays=arrays,
-        )
-        for each in ways
-    ]
+    problems = problems_of(context, form, lying, apart, arrays)
     if chain is not None:
         read, like = problems[0].repeats, [problems[0].loaded(array) for array in arrays]
         epilogue = chain.epilogue([*map(read, arrays)], like, out.dtype, 1.0)
         problems = [replace(problem, epilogue=epilogue) for problem in problems]
-    return Placed(op, chain, context.planner.easiest(problems), x, w, out, adds, data, value, weights, columns)
+    return Placed(op, chain, context.planner.easiest(problems), lying.x, w, out, adds, data, value, weights, columns)
 
 
-def patches_of(posed: Problem, placed: Placed, sizes: Sizes) -> patches.Problem | None:
+def patches_of(placed: Placed, sizes: Sizes) -> patches.Problem | None:
     """The same as a problem of patches; None where it is none."""
-    if not patches.applies(posed, sizes.rows):
-        return None
-    batch, rows, columns = posed.axes
-    found = patches.Problem(
-        axes=(batch, rows, columns),
-        kernel=(posed.kernel[0], posed.kernel[1]),
-        features=posed.groups,
-        x=posed.x,
-        w=posed.w,
-        out=posed.out,
-        dtype=posed.dtype,
-        flags=posed.flags,
-        fast=posed.fast,
-        room=posed.room,
-        arrays=posed.arrays,
-    )
-    if placed.chain is None:
+    found = posing.patches_of(placed.problem, sizes)
+    if found is None or placed.chain is None:
         return found
-    ones, like = [patches.is_one(array) for array in posed.arrays], [found.loaded(array) for array in posed.arrays]
-    return replace(found, epilogue=placed.chain.epilogue(ones, like, posed.out.dtype, 1.0))
+    ones, like = [patches.is_one(array) for array in found.arrays], [found.loaded(array) for array in found.arrays]
+    return replace(found, epilogue=placed.chain.epilogue(ones, like, found.out.dtype, 1.0))
 
 
 def _pack(form: Form, most_inputs: int, most_outputs: int, apart: bool) -> int:
@@ -341,6 +235,10 @@ def _output(context: Context, form: Form, convolving: Convolving, pack: int, hei
             home = resident_view(alloc, shape.dtype, shape.dims, Partitions(form.orders[2][1], partitions, 1))
             context.homes[result] = [home]
             return home.transpose(form.orders[2])
+    return _stored(context, form, result)
+
+
+def _stored(context: Context, form: Form, result: hlo.SSAValue) -> View:
     home = context.new_hbm(result)
     context.homes[result] = [home]
     return home.transpose(form.orders[2])

@@ -276,7 +276,7 @@ class Problem:
     def kernel_is_spread(self) -> bool:
         """Whether the kernels of groups of one input are loaded side by side, and spread over the columns at once."""
         nbytes = self.taps * self.pack_outputs * itemsize(self.dtype)
-        return self.w.home is not Home.CONSTANT and self.pack > 1 and self.inputs == 1 and nbytes <= self.room // 4
+        return self.w.home is not Home.CONSTANT and self.pack > 1 and self.inputs == 1 and nbytes <= self.room // 3
 
     @property
     def kernel_in_rows(self) -> bool:

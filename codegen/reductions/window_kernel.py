@@ -8,8 +8,9 @@ tiles that reach over an edge are filled with it before the part inside is loade
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 
 from neuronx_cc.codegen.context import Context
@@ -75,7 +76,7 @@ def parts(dim: Dim, size: int) -> list[Part]:
     found: list[Part] = []
     for block in range(dim.blocks(size)):
         own = min(size, dim.out - block * size)
-        extent, first = dim.extent(own), block * size * dim.stride - dim.low
+        extent, first = dim.extent(own), block * size * dim.stride - dim.first
         low = min(extent, max(0, -first))
         part = Part(1, block, own, low, max(low, min(extent, dim.size - first)))
         last = found[-1] if found else None
@@ -133,6 +134,7 @@ class _Windows:
         largest = int(self.builder.machine["memory.sbuf_max_elements"])
         room = min(room, largest * self.size * 2)
         self.plan: Plan = window_plan.best_plan(self.builder.timing, self.dims, self.size, room)
+        self.dims = window_plan.lying(self.builder.timing, self.dims, self.plan)
         self.tiles = TilePool(self.builder, "window", 2)
         self.work = TilePool(self.builder, "partial windows", 1)
         self.emitter = Emitter(self.builder, self._scratch)
@@ -246,7 +248,7 @@ class _Windows:
             part, at = box[axis].part, box[axis].at
             if part.high <= part.low:
                 return
-            offset += at * (dim.stride * self.strides[axis]) + (part.low - dim.low) * self.strides[axis]
+            offset += at * (dim.stride * self.strides[axis]) + (part.low - dim.first) * self.strides[axis]
             into = into.index(axis + 1, Affine(part.low), part.high - part.low)
             atoms.append(Atom(part.high - part.low, self.strides[axis]))
         count = box[plan.partition].part.count
@@ -300,6 +302,9 @@ class _Windows:
         elementwise.emit_binary(self.emitter, self.opcode, self.dtype, out, lhs, rhs)
 
     def _fold_dim(self, result: Block, source: Block, dim: int, window: Dim) -> None:
+        if window.whole:
+            self._fold_whole(result, source, dim, window)
+            return
         if self._pays_scans(source, dim, window):
             self._fold_by_scans(result, source, dim, window.window)
             return
@@ -333,6 +338,33 @@ class _Windows:
             reach *= 2
         if repeatable:
             self._combine(result, taps(0), taps((window.window - reach) * window.dilation))
+
+    def _fold_whole(self, result: Block, source: Block, dim: int, window: Dim) -> None:
+        """Tap by tap, each into the outputs that it meets: tiles have no padding along ``dim``. What a tap meets first
+        is copied, but for the first one, which is combined with the second as it lies.
+        """
+
+        def made(low: int, high: int) -> Block:
+            return result.index(dim, Affine(low), high - low)
+
+        def tap(number: int, low: int, high: int) -> Block:
+            first = low * window.stride + number * window.dilation - window.low
+            return source.every(dim, first, high - low, window.stride)
+
+        (one, *done), *others = window.met
+        held: Callable[[int, int], Block] = partial(tap, one)
+        for other, low, high in others or [(one, done[1], done[1])]:
+            both = max(low, done[0]), min(high, done[1])
+            new: Callable[[int, int], Block] = partial(tap, other)
+            if both[0] < both[1]:
+                self._combine(made(*both), held(*both), new(*both))
+            pieces = [(new, low, both[0]), (new, both[1], high)]
+            if held is not made:
+                pieces += [(held, done[0], both[0]), (held, both[1], done[1])]
+            for given, start, end in pieces:
+                if start < end:
+                    self.emitter.over("tensor_copy", self._engine(), [made(start, end)], [given(start, end)])
+            done, held = [min(low, done[0]), max(high, done[1])], made
 
     def _pays_scans(self, source: Block, dim: int, window: Dim) -> bool:
         """Whether two scans of blocks as long as the window take less time than doubling."""

@@ -35,17 +35,47 @@ class Dim:
     stride: int = 1
     dilation: int = 1
     low: int = 0
+    whole: bool = False
+    """Whether tiles hold all that there is of it, without padding, so that rows are one run with their neighbours."""
 
     @property
     def plain(self) -> bool:
         return (self.window, self.stride, self.low) == (1, 1, 0) and self.out == self.size
 
     def extent(self, block: int) -> int:
-        """Inputs that ``block`` neighbouring outputs cover."""
-        return (block - 1) * self.stride + (self.window - 1) * self.dilation + 1
+        """Inputs that a tile holds for ``block`` neighbouring outputs: those that they cover."""
+        return self.size if self.whole else (block - 1) * self.stride + (self.window - 1) * self.dilation + 1
 
     def blocks(self, block: int) -> int:
         return -(-self.out // block)
+
+    @property
+    def first(self) -> int:
+        """Padding ahead of the first input in a tile."""
+        return 0 if self.whole else self.low
+
+    @property
+    def met(self) -> list[tuple[int, int, int]]:
+        """(number, first, end): elements of a window, and the outputs for which they are no padding, if any."""
+        found = []
+        for number in range(self.window):
+            place = number * self.dilation - self.low
+            first, end = max(0, -(place // self.stride)), min(self.out, (self.size - 1 - place) // self.stride + 1)
+            if first < end:
+                found.append((number, first, end))
+        return found
+
+    @property
+    def meets_all(self) -> bool:
+        """Whether every output has an element that is no padding, and what one element of the window meets touches
+        what those before it do.
+        """
+        low = high = -1
+        for _, first, end in self.met:
+            if low >= 0 and (end < low or first > high):
+                return False
+            low, high = (first, end) if low < 0 else (min(low, first), max(high, end))
+        return (low, high) == (0, self.out)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,15 +100,28 @@ def merged(dims: Sequence[Dim]) -> list[Dim]:
     return found or [Dim(1, 1)]
 
 
+def lying(timing: Timing, dims: Sequence[Dim], plan: Plan) -> list[Dim]:
+    """The dims as tiles hold them: those that one block covers come whole where they are folded tap by tap."""
+    found = list(dims)
+    for axis, (dim, block) in enumerate(zip(dims, plan.blocks, strict=True)):
+        alone = dim.window > 1 and block == dim.out and axis not in (plan.partition, plan.group)
+        if alone and not by_doubling(timing, dim.window, dim.extent(block), block) and dim.meets_all:
+            found[axis] = replace(dim, whole=True)
+    return found
+
+
 def best_plan(timing: Timing, dims: Sequence[Dim], itemsize: int, room: int) -> Plan:
     """The cheapest cut whose tiles take at most ``room`` bytes a partition."""
 
     @cache
     def nanoseconds(plan: Plan) -> float:
-        return cost(timing, dims, plan, itemsize)
+        return cost(timing, lying(timing, dims, plan), plan, itemsize)
+
+    def nbytes(plan: Plan) -> int:
+        return tile_bytes(lying(timing, dims, plan), plan, itemsize)
 
     starts = sorted(_starts(dims, timing.sizes.partitions), key=nanoseconds)
-    plans = [_shrunk(nanoseconds, dims, start, itemsize, room) for start in starts[:MOST_STARTS]]
+    plans = [_shrunk(nanoseconds, nbytes, start, room) for start in starts[:MOST_STARTS]]
     return min(plans, key=nanoseconds, default=Plan(0, tuple(1 for _ in dims)))
 
 
@@ -103,7 +146,7 @@ def _with(sizes: tuple[int, ...], axis: int, size: int) -> tuple[int, ...]:
     return (*sizes[:axis], size, *sizes[axis + 1 :])
 
 
-def _shrunk(nanoseconds: Callable[[Plan], float], dims: Sequence[Dim], plan: Plan, itemsize: int, room: int) -> Plan:
+def _shrunk(nanoseconds: Callable[[Plan], float], nbytes: Callable[[Plan], int], plan: Plan, room: int) -> Plan:
     while True:
         options = []
         for axis, block in enumerate(plan.blocks):
@@ -112,7 +155,7 @@ def _shrunk(nanoseconds: Callable[[Plan], float], dims: Sequence[Dim], plan: Pla
         if not options:
             return plan
         best = min(options, key=nanoseconds)
-        fits = tile_bytes(dims, plan, itemsize) <= room
+        fits = nbytes(plan) <= room
         if fits and nanoseconds(best) >= nanoseconds(plan):
             return plan
         plan = best
@@ -168,7 +211,7 @@ def blanks(dims: Sequence[Dim], plan: Plan) -> int:
     total = 0
     for axis, (dim, block) in enumerate(zip(dims, plan.blocks, strict=True)):
         reach = dim.extent(dim.blocks(block) * block)
-        edges = min(extents[axis], dim.low + max(0, reach - dim.low - dim.size))
+        edges = 0 if dim.whole else min(extents[axis], dim.low + max(0, reach - dim.low - dim.size))
         tiles = 1 if axis in (plan.partition, plan.group) else dim.blocks(block)
         total += edges * prod(extents) // (extents[axis] * tiles)
     return total
@@ -205,6 +248,6 @@ def moved(
     run = itemsize
     for size, full in zip(reversed(block), reversed(whole), strict=True):
         run *= min(size, full)
-        if size < full:
+        if size != full:  # of more, the rest is padding
             break
     return timing.moved(partitions * prod(block) * itemsize, run, way)

@@ -13,7 +13,7 @@ from generated import TRN1, check_function, compile_text, text_of
 from jax import lax
 
 from neuronx_cc.codegen import choose
-from neuronx_cc.codegen.convolutions import kernel, patches
+from neuronx_cc.codegen.convolutions import kernel, patches, posing
 from neuronx_cc.codegen.convolutions.axis import axis_of
 from neuronx_cc.codegen.convolutions.patches import Cut
 from neuronx_cc.codegen.convolutions.patches_estimate import estimate
@@ -86,6 +86,41 @@ def program(random: Random, most: int) -> tuple[Callable[..., Any], list[Any]]:
         "image": lambda y, b, r: y * r + b,
     }
     return lambda x, w, b, r: follows[epilogue](convolve(x, w), b, r), [x, w, bias, array]
+
+
+def between(layout: tuple[str, str, str]) -> Callable[..., Any]:
+    """A block whose image and result of a convolution of each feature stay on chip, where they fit."""
+
+    def block(x: Any, w: Any, m: Any) -> Any:
+        x = lax.conv_general_dilated(x, m, (1, 1), "SAME", dimension_numbers=layout)
+        y = lax.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=layout, feature_group_count=w.shape[3])
+        return x + lax.conv_general_dilated(jnp.tanh(y), m, (1, 1), "SAME", dimension_numbers=layout)
+
+    return block
+
+
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize("dtype", [np.float32, jnp.bfloat16])
+def test_between_others(dtype: Any, last: bool, random: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What lies on chip goes through HBM for it, its features first or last."""
+    ways = posing._ways
+    monkeypatch.setattr(posing, "DOUBT", inf)
+    monkeypatch.setattr(posing, "_ways", lambda *given: [way for way in ways(*given) if way.last == last])
+    monkeypatch.setattr(kernel, "DOUBT", inf)
+    shapes = (2, 15, 18, 64), (5, 5, 1, 64), (1, 1, 64, 64)
+    x, w, m = (random.standard_normal(shape).astype(dtype) for shape in shapes)
+    block = between(("NHWC", "HWIO", "NHWC"))
+    lines = compile_text(text_of(block, x, w, m)).program.schedules.values()
+    assert any("each by itself" in line for line in lines)
+    check_function(block, x, w, m)
+
+
+def test_large_images_leave_the_chip_for_it() -> None:
+    """All features took part in a product for each of the 49 kernel positions there."""
+    shapes = (4, 56, 56, 96), (7, 7, 1, 96), (1, 1, 96, 96)
+    given = [np.zeros(shape, jnp.bfloat16) for shape in shapes]
+    lines = compile_text(text_of(between(("NHWC", "HWIO", "NHWC")), *given)).program.schedules.values()
+    assert any("each by itself" in line for line in lines)
 
 
 @pytest.mark.parametrize("seed", range(120))
