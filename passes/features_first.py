@@ -1,11 +1,12 @@
 """Orders the dims of images as a core wants them: features first, for they lie on the partitions.
 
-Input: canonical hlo. Output: a convolution of many positions gives [features, batch, positions], whatever order the
-program asked for, and the transposes that restore the program's order are moved down past everything that need not
-care: elementwise ops, reductions, windows, pads, slices, concatenates, exchanges with other devices that run this
-program. Where they meet the transposes of other operands they vanish; convolutions take them into their dimension
-numbers. Only transposes that this pass made are moved, and an op is transposed only if most of its operands' elements
-come in the new order already. No value changes; reductions may add in another order.
+Input: canonical hlo. Output: a convolution of many positions gives [features, batch, positions], or [batch, features,
+positions] where images are computed one by one (``analysis.image_regions``), whatever order the program asked for, and
+the transposes that restore the program's order are moved down past everything that need not care: elementwise ops,
+reductions, windows, pads, slices, concatenates, exchanges with other devices that run this program. Where they meet the
+transposes of other operands they vanish; convolutions take them into their dimension numbers. Only transposes that this
+pass made are moved, and an op is transposed only if most of its operands' elements come in the new order already. No
+value changes; reductions may add in another order.
 """
 
 from collections.abc import Callable, Sequence, Set
@@ -15,6 +16,7 @@ from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.hlo.editing import copy_op, defining_op, insert_before, ops_of, replace, users
 from neuronx_cc.passes.analysis.exchanges import cut_of, is_exchange
+from neuronx_cc.passes.analysis.image_regions import image_by_image, is_wide
 from neuronx_cc.passes.canonical.contraction import swapped, swapped_order
 from neuronx_cc.passes.canonical.movement import reshape_groups
 from neuronx_cc.passes.expansions.reordered import inverse
@@ -31,23 +33,30 @@ CHANNELS = 16
 def run(module: HloModule, context: PassContext) -> None:
     for computation in module.computations():
         if any(isinstance(op, hlo.ConvolutionOp) for op in ops_of(computation.block)):
-            mover = Mover(given=computation is module.entry)
+            mover = Mover(given=computation is module.entry, batch_first=image_by_image(computation))
             for op in ops_of(computation.block):
                 mover.visit(op)
+            for op in ops_of(computation.block):
+                if op in mover.made and isinstance(op, hlo.TransposeOp) and _is_kept(op.dimensions.data):
+                    replace(op, op.operand)
 
 
 class Mover:
     """The transposes made so far. ``transpose(x, order)``: dim i of the result is dim ``order[i]`` of x."""
 
     def __init__(
-        self, dots: Set[hlo.Operation] = frozenset(), made: Set[hlo.Operation] = frozenset(), given: bool = False
+        self,
+        dots: Set[hlo.Operation] = frozenset(),
+        made: Set[hlo.Operation] = frozenset(),
+        given: bool = False,
+        batch_first: Set[hlo.Operation] = frozenset(),
     ) -> None:
         """``dots``: contractions that are to be computed with their operands swapped; ``made``: transposes that move as
         if this pass had made them; ``given``: whether the order of the computation's results is, unlike that of a
-        loop's state.
+        loop's state; ``batch_first``: convolutions whose results have the features after the batch.
         """
         self.made = set(made)
-        self.dots, self.given = dots, given
+        self.dots, self.given, self.batch_first = dots, given, batch_first
 
     def visit(self, op: hlo.HloOp) -> None:
         if isinstance(op, hlo.ConvolutionOp):
@@ -88,9 +97,10 @@ class Mover:
         left, right = self._source(lhs) or _sorted_channels(op) or self._spread(op), self._source(rhs)
         shape = op.shape
         keep: Order = tuple(range(shape.rank))
-        numbers = [dims.out_feature, dims.out_batch, *dims.out_spatial]
-        new = tuple(numbers) if _is_wide(op) and shape.rank > 2 and not self._leaves(op) else keep
-        if left is None and right is None and new == keep:
+        rows = (dims.out_batch, dims.out_feature) if op in self.batch_first else (dims.out_feature, dims.out_batch)
+        numbers = [*rows, *dims.out_spatial]
+        new = tuple(numbers) if is_wide(op) and shape.rank > 2 and not self._leaves(op) else keep
+        if left is None and right is None and new == keep and op not in self.batch_first:
             return
         # dim i of the new result is dim new[i] of the old one
         place = inverse(new)
@@ -116,7 +126,7 @@ class Mover:
         """An image of broadcasts, as gradients of means are: it is made with its features first."""
         made = defining_op(op.lhs)
         parts = made.operands if isinstance(made, hlo.ConcatenateOp) else (op.lhs,)
-        if not all(isinstance(defining_op(part), hlo.BroadcastOp) for part in parts) or not _is_wide(op):
+        if not all(isinstance(defining_op(part), hlo.BroadcastOp) for part in parts) or not is_wide(op):
             return None
         planes = _planes(op)
         order = inverse(planes)
@@ -135,8 +145,10 @@ class Mover:
         return op.operand, op.dimensions.data
 
     def _restore(self, op: hlo.HloOp, result: Value, order: Order) -> None:
-        """Let users of ``op`` use ``transpose(result, order)``."""
-        if order == tuple(range(len(order))):
+        """Let users of ``op`` use ``transpose(result, order)``, of images with the batch first also where that changes
+        nothing: the program's own transposes of them then move as those of this pass.
+        """
+        if not self.batch_first and _is_kept(order):
             replace(op, result)
             return
         restored = insert_before(
@@ -324,10 +336,9 @@ def _planes(op: hlo.ConvolutionOp) -> Order:
     return (dims.lhs_feature, dims.lhs_batch, *dims.lhs_spatial)
 
 
-def _is_wide(op: hlo.ConvolutionOp) -> bool:
-    """Whether results are images, not kernels, of which those of gradients have as many positions as a window."""
-    positions = (op.shape.dims[axis] for axis in op.dims.data.out_spatial)
-    return prod(positions) >= prod(dim.size for dim in op.window.data)
+def _is_kept(order: Order) -> bool:
+    """Whether all dims stay where they are."""
+    return order == tuple(range(len(order)))
 
 
 def _at(order: Order | None, axis: int) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from math import prod
 
 from neuronx_cc.codegen.convolutions.copies import Copies, copies_of
@@ -240,6 +240,8 @@ def _streamed_outputs(problem: Problem, sizes: Sizes) -> int:
 
 def _blocks(problem: Problem, frame: Schedule, sizes: Sizes) -> Iterator[Schedule]:
     """Some images, or bands of a large one, at a time, and ever fewer."""
+    if len(frame.rows) > 3:
+        yield from _boxes(problem, frame, sizes)
     rows = list(frame.rows)
     positions = max(1, prod(rows[1:]))
     rows[0] = min(rows[0], max(1, -(-ENOUGH_TILES * sizes.bank_columns // positions)))
@@ -256,6 +258,36 @@ def _blocks(problem: Problem, frame: Schedule, sizes: Sizes) -> Iterator[Schedul
         if wide is None:
             return
         rows[wide] = -(-rows[wide] // 2)
+
+
+def _boxes(problem: Problem, frame: Schedule, sizes: Sizes) -> Iterator[Schedule]:
+    """Boxes of whole rows of a large volume, which no slabs are, of ever fewer positions: of each size that of which
+    least is loaded twice.
+    """
+    _, *axes = problem.axes
+    *others, row = (max(1, axis.rows) for axis in axes)
+    most, found = LARGE_IMAGE // 2, 0
+    if prod(others) * row <= most:
+        return
+    while found < FINER and most >= row:
+        boxes = [(*box, row) for box in _boxes_of(others, max(1, most // row))]
+        best = min(boxes, key=lambda box: prod(a.extent(n) * -(-a.rows // n) for a, n in zip(axes, box, strict=True)))
+        schedule = _finished(problem, replace(frame, rows=(1, *best)))
+        most = prod(best) // 2
+        if list(best[1:-1]) != others[1:] and _fits(problem, schedule, sizes):
+            yield schedule
+            found += 1
+
+
+def _boxes_of(totals: Sequence[int], most: int) -> Iterator[tuple[int, ...]]:
+    """Sizes along some axes, at most ``most`` positions together, even parts of ``totals``."""
+    if not totals:
+        yield ()
+        return
+    for parts in range(1, totals[0] + 1):
+        size = -(-totals[0] // parts)
+        if size <= most and (parts == 1 or size < -(-totals[0] // (parts - 1))):
+            yield from ((size, *rest) for rest in _boxes_of(totals[1:], most // size))
 
 
 def _shrunk(problem: Problem, schedule: Schedule, sizes: Sizes) -> Schedule | None:
