@@ -198,17 +198,29 @@ def candidates(problem: Problem, timing: Timing) -> Iterator[Schedule]:
     fit, so that neighbours are long runs.
     """
     found = []
-    for outputs in product(*(_counts(axis.out) for axis in problem.axes[1:])):
-        frame = _frame(problem, outputs, timing.sizes)
-        if frame is not None:
-            least = replace(_moved(problem, replace(frame, columns=1), timing), buffers=LOADS[-1])
-            whole = problem.x.near(1) and fits(problem, least, timing.sizes)
-            found.append((_columns(problem, frame), outputs, whole, frame))
+    for outputs, frame in _frames(problem, timing.sizes):
+        least = replace(_moved(problem, replace(frame, columns=1), timing), buffers=LOADS[-1])
+        whole = problem.x.near(1) and fits(problem, least, timing.sizes)
+        found.append((_columns(problem, frame), outputs, whole, frame))
     found.sort(key=lambda each: each[:2])
     best = [frame for *_, frame in found[:MOST_PATCHES]]
     best += [frame for *_, whole, frame in found if whole][:MOST_PATCHES]
     for frame in dict.fromkeys(best):
         yield from _of_patches(problem, frame, timing)
+
+
+def least_products(problem: Problem, timing: Timing) -> float:
+    """Nanoseconds that products take, with the matrices of the kernel, whatever the patches."""
+    columns = min((_products(problem, frame) for _, frame in _frames(problem, timing.sizes)), default=0)
+    return columns * timing.column(problem.dtype, problem.flags)
+
+
+def _frames(problem: Problem, sizes: Sizes) -> Iterator[tuple[tuple[int, ...], Schedule]]:
+    """Outputs of patches, and what their schedules have in common."""
+    for outputs in product(*(_counts(axis.out) for axis in problem.axes[1:])):
+        frame = _frame(problem, outputs, sizes)
+        if frame is not None:
+            yield outputs, frame
 
 
 def _counts(total: int) -> list[int]:
@@ -237,11 +249,16 @@ def _frame(problem: Problem, outputs: tuple[int, ...], sizes: Sizes) -> Schedule
 
 def _columns(problem: Problem, schedule: Schedule) -> int:
     """Columns that TensorE moves: of sums, of transposes, and of what matrices are made of."""
+    packs, sources = problem.features // schedule.pack, schedule.cuts(problem)[1].sources
+    transposed = packs * sources * transposed_rows(problem, schedule) * (2 - problem.fast)
+    return _products(problem, schedule) + blocks_of(problem, schedule) * transposed
+
+
+def _products(problem: Problem, schedule: Schedule) -> int:
+    """The same without transposes."""
     rows, columns = schedule.cuts(problem)
-    blocks = blocks_of(problem, schedule)
-    packs, made = problem.features // schedule.pack, problem.features * prod(schedule.outputs) * rows.met * columns.met
-    transposed = packs * columns.sources * transposed_rows(problem, schedule)
-    return blocks * (made * -(-columns.patches // schedule.columns) + transposed * (2 - problem.fast)) + made
+    made = problem.features * prod(schedule.outputs) * rows.met * columns.met
+    return made * (1 + blocks_of(problem, schedule) * -(-columns.patches // schedule.columns))
 
 
 def _of_patches(problem: Problem, frame: Schedule, timing: Timing) -> Iterator[Schedule]:

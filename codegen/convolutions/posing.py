@@ -120,7 +120,7 @@ def through_hbm(context: Context, form: Form, value: hlo.SSAValue, lying: Lying)
     if not alone or not (lying.x.in_sbuf or lying.out.in_sbuf):
         return None
     here = min(map(context.planner.time, problems_of(context, form, lying, False)))
-    ways = _ways(context, form, value, lying)
+    ways = _ways(context, form, value, lying, DOUBT * here)
     if not ways or min(ways).time > DOUBT * here:
         return None
     order = form.orders[0]
@@ -138,8 +138,8 @@ def _positions(form: Form) -> tuple[int, ...]:
     return (batch, *spatial)
 
 
-def _ways(context: Context, form: Form, value: hlo.SSAValue, lying: Lying) -> list[_Way]:
-    """Those in which patches can be computed."""
+def _ways(context: Context, form: Form, value: hlo.SSAValue, lying: Lying, most: float) -> list[_Way]:
+    """Those in which patches can be computed, but for some that take more than ``most`` nanoseconds."""
     timing, shape, (order, _, made) = context.timing, hlo.shape_of(value), form.orders
     dense = unplaced(shape.dtype, shape.dims)
     known = [view for view in context.views(value) if not view.in_sbuf]
@@ -152,6 +152,6 @@ def _ways(context: Context, form: Form, value: hlo.SSAValue, lying: Lying) -> li
         time = stored + (nanoseconds(context.builder, view, given) if last else 0.0)
         for posed in problems_of(context, form, replace(lying, x=view.transpose(order), out=out, features=None), False):
             cut = patches_of(posed, context.builder.sizes)
-            if cut is not None:
+            if cut is not None and time + patches.least_products(cut, timing) <= most:
                 ways.append(_Way(time + context.planner.time(cut), last))
     return ways
