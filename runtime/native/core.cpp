@@ -201,6 +201,7 @@ EXPORTED Context* core_new(const char* level, i64 nbases, const i64* bases, i64 
     context->limits.registers = registers;
     context->observed = observed;
     context->bases.resize(size_t(nbases));
+    context->weights.writes.resize(size_t(nbases));
     return context;
 }
 
@@ -226,7 +227,7 @@ EXPORTED i64 core_start(Context* context, i64 run, char* const* addresses, const
     weights.depth = weights.rows = 128;
     weights.packed = 0;
     weights.ones = OTHERS;
-    ++weights.steps;
+    weights.note_all();
     if (!weights.blank)
         for (float& weight : weights.dense) weight = std::numeric_limits<float>::quiet_NaN();
     weights.blank = true;

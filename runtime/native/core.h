@@ -115,6 +115,7 @@ struct Item {
     i64 lent = 0, made = 0; // bytes, or comparisons, that were put off, and those of them that had to be made after all
     uint32_t cached = 0;    // a bit for each operand that a strip has in the nearest cache
     i64 last_use = -1;      // the last item that touches its short-lived result
+    bool unused = false;    // nothing reads its result, but for the sum of ACCUMULATE
     bool one_hot = false;   // a comparison that may be put off (one_hot.h)
     bool single = false;    // each operand is one element, at the same place throughout a run
     i64 located = -1;       // of a single element: the run in which its operands were found, and where
@@ -177,8 +178,10 @@ struct Weights {
     int packed;             // 0: not packed; 1: packed; 2: packed and rounded to tf32
     int ones;               // NOT_KNOWN; OTHERS: not only a few ones among zeros; else how many ones, at these places
     uint8_t lane[256], row[256];
-    // what sums of lanes have found, as long as nothing but such products has been carried out since: `steps` counts others
+    // what sums of lanes have found, as long as nothing but such products has been carried out since, or written to a base:
+    // `steps` counts others, `writes` those that write to each base
     i64 steps;
+    std::vector<i64> writes;
     struct Found {
         const char* at;
         i64 steps, pitch, rows, n;
@@ -188,7 +191,31 @@ struct Weights {
         }
     };
     Found finite;           // a moving tile
-    Found clean[16];        // results to which adding 0 changes nothing, by address
+    Found clean[16];        // results to which adding 0 changes nothing, the next one to be forgotten
+    unsigned oldest;
+
+    // What is known of the result at an address, or room for it.
+    Found& known(const char* at) {
+        for (Found& each : clean)
+            if (each.at == at) return each;
+        return clean[oldest++ % 16];
+    }
+
+    // How often a base has been written to by anything but such products; HBM, which has several bases, by anything at all.
+    i64 writes_to(const Operand& operand) const { return operand.lanes ? writes[size_t(operand.base)] : steps; }
+
+    void note(const Item& item) {
+        ++steps;
+        if (item.kind == FALLBACK) return note_all();
+        for (size_t o = 0; o < item.operands.size(); ++o)
+            if (item.operands[o].base >= 0 && is_written(item, o)) ++writes[size_t(item.operands[o].base)];
+    }
+
+    void note_all() {
+        ++steps;
+        for (i64& count : writes) ++count;
+    }
+
     alignas(64) float dense[128 * 128];
     alignas(64) float panels[128 * 144];
 };

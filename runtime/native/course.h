@@ -16,12 +16,16 @@ public:
         return found->second;
     }
 
-    void clear() { numbers.clear(), entries.clear(); }
+    // The number of a path without regions.
+    i64 plain() { return plain_ < 0 ? plain_ = number({TAKEN}) : plain_; }
+
+    void clear() { numbers.clear(), entries.clear(), plain_ = -1; }
 
     std::vector<const std::vector<i64>*> entries;
 
 private:
     std::map<std::vector<i64>, i64> numbers;
+    i64 plain_ = -1;
 };
 
 // A region under way: its item, how often it was begun or which case it runs, what the regions inside did since then,
@@ -32,6 +36,7 @@ struct Region {
 
     // The number of the path that the iteration or case took.
     i64 path(Course& course) {
+        if (taken.empty()) return course.plain();
         std::vector<i64> entry{TAKEN};
         entry.insert(entry.end(), taken.begin(), taken.end());
         taken.clear();

@@ -187,10 +187,10 @@ bool is_whole(const Item& item) {
 
 // Whether an item takes one element of each operand, at places that no register decides.
 bool is_single(const Item& item) {
-    if (item.kind != MAP && item.kind != COPY && item.kind != BITS && item.kind != INTEGER) return false;
+    if (item.kind != MAP && item.kind != COPY && item.kind != BITS && item.kind != INTEGER && item.kind != REG_LOAD) return false;
     for (const Operand& operand : item.operands)
         if (operand.ncoefs) return false;
-    return item.nest.rows * item.nest.inner == 1 && !item.overlapped;
+    return (item.kind == REG_LOAD || item.nest.rows * item.nest.inner == 1) && !item.overlapped;
 }
 
 // Whether one operand fits nowhere in its memory, whatever the registers say.

@@ -86,7 +86,7 @@ bool multiply_equal_rows(Context& context, Item& item, char* const* start, const
     if (item.params[0] || item.params[1] || tile.type != F32 || columns.rows != 1 || columns.stride[0][0] != 0) return false;
     if (moving.type != F32 || free.rows != 1 || free.inner < 16 || free.stride[0][0] != 4 || moving.base == item.operands[0].base) return false;
     float* const row = lend_row(context, item, places[0], start[0]);
-    ++context.weights.steps;
+    context.weights.note(item);
     context.kernels->weighted_sum(item, weights, start[1], row);
     return true;
 }
@@ -124,14 +124,14 @@ bool multiply(Context& context, Item& item, char* const* start, const Place* pla
             const char* from = weights.pending ? weights.source : reinterpret_cast<const char*>(weights.dense);
             const i64 pitch = weights.pending ? weights.pitch : weights.rows * 4;
             Transpose job{context.kernels, &item, from, pitch, weights.depth, weights.rows, start[0], {item.columns.empty()}};
-            ++weights.steps;
+            weights.note(item);
             if (job.finite) call_transposed(&job, 0, (weights.depth + 15) / 16, own_workspace());
             if (job.finite) return true;
         }
     }
     if (weights.pending && !is_dense_tile(*weights.item)) context.kernels->settle(weights);
     if (columns > 1 && !tf32 && context.kernels->add_up(item, weights, start[0], start[1], own_workspace())) return true;
-    ++weights.steps;
+    weights.note(item);
     if (columns > 1) context.kernels->pack(weights, tf32);
     Product job{&context, &item, start};
     const i64 units = (columns + UNIT - 1) / UNIT;
@@ -216,7 +216,7 @@ i64 transpose_together(Context& context, Code& code, i64 at) {
         job.out = start[0], job.finite = true;
     }
     if (count < 2) return 0;
-    ++context.weights.steps;
+    for (int k = 0; k < count; ++k) context.weights.note(*jobs[k].item);
     in_parallel(count, MOST_TOGETHER / 2, call_transposes, jobs);
     for (int k = 0; k < count; ++k) {
         const Item& load = code.items[at + 2 * k];
@@ -277,7 +277,7 @@ i64 interleave_together(Context& context, Code& code, i64 at) {
     }
     const i64 all = (rows - 1) * (apart / 4) + (highest - lowest) / 4 + 1;
     if (count < 2 || count * 8 < apart || all > MAX_ROW) return 0;
-    ++context.weights.steps;
+    for (int k = 0; k < count; ++k) context.weights.note(code.items[size_t(at + 2 * k + 1)]);
     float* total = own_workspace().row;
     Interleaved job{context.kernels, &product, lowest, start[0][1], load.pitch, total};
     const i64 chunks = all / MAX_LANES, rest = chunks * MAX_LANES;
@@ -293,6 +293,11 @@ i64 interleave_together(Context& context, Code& code, i64 at) {
 }
 
 namespace {
+
+void load_register(Context& context, const Item& item, const char* from) {
+    const i64 value = element(item.operands[0].type, from), least = item.params[0], most = item.params[1];
+    context.registers[item.params[2]] = value < least ? least : value > most ? most : value;
+}
 
 // Carries out an item whose operands are at hand; false when Python must.
 bool carry_out(Context& context, Item& item, char* const* start, const Place* places) {
@@ -334,11 +339,7 @@ bool carry_out(Context& context, Item& item, char* const* start, const Place* pl
             spread(context, item, start, y.lanes, item.effort / y.lanes, SLOW_GRAIN, call_select_scatter);
             return true;
         }
-        case REG_LOAD: {
-            const i64 value = element(item.operands[0].type, start[0]), least = item.params[0], most = item.params[1];
-            context.registers[item.params[2]] = value < least ? least : value > most ? most : value;
-            return true;
-        }
+        case REG_LOAD: load_register(context, item, start[0]); return true;
         default: return false;
     }
 }
@@ -372,7 +373,7 @@ bool execute(Context& context, Item& item) {
     const bool known = (item.kind != FALLBACK || item.operands.size()) && locate(context, item, start);
     const bool waits = context.loans.count || context.weights.pending || context.one_hots.waits();
     const bool meets = waits || item.lendable || item.borrows || item.one_hot;
-    if (item.kind != LOAD && item.kind != MULTIPLY) ++context.weights.steps;
+    if (item.kind != LOAD && item.kind != MULTIPLY) context.weights.note(item);
     if (known && (meets || item.kind == LOAD)) found = true, find_places(context, item, start, places);
     if (known && meets && borrow(context, item, start, places, true) == PUT_OFF) return true;
     if (known && item.kind == FALLBACK) return false;
@@ -383,12 +384,13 @@ bool execute(Context& context, Item& item) {
 
 bool execute_single(Context& context, Item& item) {
     if (context.loans.count || context.weights.pending || context.one_hots.waits()) return false;
-    ++context.weights.steps;
+    context.weights.note(item);
     if (item.located != context.run) {
         if (!locate(context, item, item.at)) return false;
         item.located = context.run;
     }
-    if (item.kind == MAP) context.kernels->map_of_one(item, item.at);
+    if (item.kind == REG_LOAD) load_register(context, item, item.at[0]);
+    else if (item.kind == MAP) context.kernels->map_of_one(item, item.at);
     else if (item.kind == COPY) std::memmove(item.at[0], item.at[1], size_t(size_of(int(item.operands[0].type))));
     else context.kernels->words_of_one(item, item.at);
     return true;
@@ -413,7 +415,7 @@ bool put_off_loop(Context& context, Code& code, i64 at) {
         places[o].to += all;
         if (o && places[o].meets(places[0])) return false;
     }
-    ++context.weights.steps;
+    context.weights.note(item);
     return borrow(context, item, start, places, true, count) == PUT_OFF;
 }
 
@@ -423,13 +425,13 @@ i64 strip(Context& context, Code& code, i64 at) {
     char* start[MOST_IN_STRIPS][MAX_OPERANDS];
     Outside outside;
     int count = 0, done = 0;
-    ++context.weights.steps;
     for (; done < MOST_IN_STRIPS && done < code.items[size_t(at)].strips; ++done) {
         Item& item = code.items[size_t(at + done)];
         Place places[MAX_OPERANDS];
         if (!locate(context, item, start[count])) break;
         find_places(context, item, start[count], places);
         if (!outside.admits(item, places)) break;
+        context.weights.note(item);
         const Borrowed borrowed = borrow(context, item, start[count], places, done == 0);
         if (borrowed == BLOCKED) break;
         outside.add(item, places);

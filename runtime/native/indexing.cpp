@@ -9,17 +9,19 @@ using namespace indexing;
 
 namespace {
 
-// A table of one group: its first partition, how partitions lie, how many rows each has and their bytes.
+// A table of one group: its first partition, and how rows lie: `slots` of so many bytes a partition.
 struct Table {
     char* at;
-    i64 pitch, slots, bytes;
+    i64 bytes, rows, rest;  // from the last row of a partition to the first one of the next
+    uint64_t inverse;       // of the slots, times 2^40: exact enough for rows below 2^40 / slots, which fit no partition
+
+    Table(char* first, i64 pitch, i64 slots, i64 row_bytes)
+        : at(first), bytes(row_bytes), rows(GROUP * slots), rest(pitch - slots * row_bytes),
+          inverse((uint64_t(1) << 40) / uint64_t(slots) + 1) {}
 
     // Row `row`, or null where the table has not so many.
     char* row(uint32_t row) const {
-        if (row >= GROUP * uint64_t(slots)) return nullptr;
-        if (slots == 1) return at + row * pitch;
-        const uint32_t lane = row / uint32_t(slots);
-        return at + lane * pitch + (row - lane * uint32_t(slots)) * bytes;
+        return i64(row) < rows ? at + row * bytes + i64(row * inverse >> 40) * rest : nullptr;
     }
 };
 
@@ -27,14 +29,13 @@ struct Table {
 template <class F>
 void entries(const Item& item, int table, char* const* start, F f) {
     const Operand &rows = item.operands[size_t(table)], &list = item.operands[size_t(1 - table)], &index = item.operands[2];
-    const i64 bytes = size_of(int(rows.type)) * rows.count[2];
+    const i64 bytes = size_of(int(rows.type)) * rows.count[2], entry_step = list.stride[1], step = index.stride[1];
     for (i64 lane = 0; lane < list.lanes; ++lane) {
         const i64 first = lane - lane % GROUP;
-        const Table found{start[table] + first * rows.stride[0], rows.stride[0], rows.count[1], bytes};
+        const Table found(start[table] + first * rows.stride[0], rows.stride[0], rows.count[1], bytes);
         char* entry = start[1 - table] + lane * list.stride[0];
         const char* number = start[2] + lane * index.stride[0];
-        for (i64 i = 0; i < list.count[1]; ++i, entry += list.stride[1], number += index.stride[1])
-            f(found.row(get<uint32_t>(number)), entry);
+        for (i64 i = 0; i < list.count[1]; ++i, entry += entry_step, number += step) f(found.row(get<uint32_t>(number)), entry);
     }
 }
 
@@ -47,6 +48,13 @@ void gather_elements(const Item& item, char* const* start) {
         entries(item, 1, start, [&](const char* row, char* entry) {
             if (row) std::memcpy(entry, row, size_t(width) * W);
             else if (!keep) std::memset(entry, 0, size_t(width) * W);
+        });
+        return;
+    }
+    if (width == 1) {
+        entries(item, 1, start, [keep](const char* row, char* entry) {
+            if (row) std::memcpy(entry, row, W);
+            else if (!keep) std::memset(entry, 0, W);
         });
         return;
     }
@@ -66,6 +74,12 @@ void scatter_elements(const Item& item, char* const* start, i64 size, F combine)
     if (width > 1 && step == size) {  // a loop that compilers make vectors of
         entries(item, 0, start, [&](char* row, const char* entry) {
             for (i64 at = 0; row && at < width * size; at += size) combine(row + at, entry + at);
+        });
+        return;
+    }
+    if (width == 1) {
+        entries(item, 0, start, [&](char* row, const char* entry) {
+            if (row) combine(row, entry);
         });
         return;
     }

@@ -19,7 +19,7 @@ namespace {
 // Rows of a tile lie so far apart that the processor does not guess the next one: asks for its first bytes.
 inline void expect(const char* p, i64 bytes) {
     if (bytes > 4096) bytes = 4096;
-    for (i64 i = 0; i < bytes; i += 64) __builtin_prefetch(p + i, 1);
+    for (i64 i = 0; i < bytes; i += 64) __builtin_prefetch(p + i, 0, 2);  // there is no room for it in the nearest cache
 }
 
 // The same for the row of operand o that begins `pitch` bytes after this one.

@@ -149,16 +149,28 @@ void map_of_one(const Item& item, char* const* start) {
 void accumulate(const Item& item, char* const* start, i64 first, i64 last, Workspace& w) {
     const int type = int(item.operands[0].type), total = int(item.operands.size()) - 1;
     const i64 stride = item.nest.stride[0][item.nest.ndims - 1], each = item.params[0];
+    // rows that lie one after the other are added up where they are written, or read if that is all that is wanted of them
+    const Nest& nest = item.nest;
+    const bool one_row = each == 1, f32 = type == F32 && stride == 4, only = item.unused && item.operations.empty();
+    const bool as_read = one_row && only && item.operands[1].type == F32 && nest.stride[1][nest.ndims - 1] == 4;
+    const bool direct = one_row && f32 && !item.unused;
     for (i64 lane = first; lane < last; ++lane) {
-        float* value = w.row;
-        char* sum = nullptr;
-        blocks(item, start, lane * each, (lane + 1) * each, [&](const Stretches& s) {
-            if (!sum) sum = s.at[0][total];
-            chain(item, 1, s, buffered(value, s), w);
-            for (int k = 0; k < s.count; ++k) write(type, s.at[k][0], stride, value + k * s.length, s.length);
-            value += s.count * s.length;
-        });
-        put<float>(sum, one_nan(0.f + pairwise(w.row, value - w.row)));
+        const i64 far = nest.ndims > 1 ? lane : 0;
+        const auto at = [&](int o) { return start[o] + far * nest.stride[o][0]; };
+        const float* values = w.row;
+        if (as_read) {
+            values = reinterpret_cast<const float*>(at(1));
+            if (lane + 1 < last) expect_next(item, 1, at(1), nest.stride[1][0], nest.inner * 4);
+        } else {
+            float* value = w.row;
+            blocks(item, start, lane * each, (lane + 1) * each, [&](const Stretches& s) {
+                chain(item, 1, s, direct ? Lines{&s.at[0][0], nullptr, 0, false} : buffered(value, s), w);
+                for (int k = 0; !direct && !item.unused && k < s.count; ++k) write(type, s.at[k][0], stride, value + k * s.length, s.length);
+                value += s.count * s.length;
+            });
+            if (direct) values = reinterpret_cast<const float*>(at(0));
+        }
+        put<float>(at(total), one_nan(0.f + pairwise(values, each * nest.inner)));
     }
 }
 

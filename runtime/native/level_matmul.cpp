@@ -437,19 +437,17 @@ bool add_up(const Item& item, Weights& weights, char* out, const char* moving, W
         if (weights.ones == OTHERS) return false;
     }
     // what moves may lie where results do
-    const i64 steps = item.operands[0].base == x.base ? ++weights.steps : weights.steps;
-    const Weights::Found finite{moving, steps, x_pitch, weights.depth, n}, clean{out, steps, pitch, weights.rows, n};
-    Weights::Found& known_clean = weights.clean[reinterpret_cast<uintptr_t>(out) / 256 % 16];
-    float check[16] = {};
+    if (item.operands[0].base == x.base) weights.note(item);
+    const Weights::Found finite{moving, weights.steps, x_pitch, weights.depth, n};
+    const Weights::Found clean{out, weights.writes_to(item.operands[0]), pitch, weights.rows, n};
+    Weights::Found& known_clean = weights.known(out);
+    const uint32_t exponent = 0x7F800000;
+    uint32_t others = 0;  // numbers that are not finite
     for (i64 k = finite.is(weights.finite) ? weights.depth : 0; k < weights.depth; ++k) {
         const float* lane = reinterpret_cast<const float*>(moving + k * x_pitch);
-        i64 i = 0;
-        for (; i + 16 <= n; i += 16)
-            for (int j = 0; j < 16; ++j) check[j] += lane[i + j] * 0.f;
-        for (; i < n; ++i) check[0] += lane[i] * 0.f;
+        for (i64 i = 0; i < n; ++i) others |= uint32_t((bits_of(lane[i]) & exponent) == exponent);
     }
-    for (float each : check)
-        if (each != 0.f) return false;
+    if (others) return false;
     weights.finite = finite;
     const bool is_clean = clean.is(known_clean);
     const bool add = item.params[0] != 0;

@@ -51,18 +51,15 @@ void blocks(const Item& item, char* const* start, i64 first, i64 last, F f) {
     char* at[BLOCK / 2][MAX_OPERANDS];
     Rows rows(nest, operands, start, first);
     const i64 together = nest.inner >= LONG ? 1 : BLOCK / (nest.inner < 2 ? 2 : nest.inner);
-    const bool expects = together > 1 && nest.inner >= 32;  // shorter rows cost less than asking for them
-    Rows ahead(nest, operands, start, expects && first + together < last ? first + together : first);
     for (i64 row = first; row < last;) {
         const i64 count = last - row < together ? last - row : together;
         for (i64 k = 0; k < count; ++k, rows.next()) std::memcpy(at[k], rows.at, sizeof rows.at);  // of a size that is known
         row += count;
-        for (i64 k = 0; expects && k < together && row + k < last; ++k, ahead.next()) expect_row(item, ahead, nest.inner);
         if (count > 1) {
             f(Stretches{int(count), int(nest.inner), at, step});
             continue;
         }
-        if (row < last) expect_row(item, rows, nest.inner);
+        if (row < last) expect_row(item, rows, nest.inner);  // shorter ones cost less than asking for them
         for (i64 done = 0; done < nest.inner; done += BLOCK) {
             const i64 length = nest.inner - done < BLOCK ? nest.inner - done : BLOCK;
             f(Stretches{1, int(length), at, step});

@@ -230,37 +230,47 @@ inline bool with_two(Step step, F each) {
 #undef TWO
 }
 
-// The same of sums, differences and products, of which few enough are worth being compiled in pairs.
+// The same of sums and products, of which few enough are worth being compiled in pairs; `ANY`: a NaN may be any one.
+template <bool ANY, class F>
+inline INLINED void with_sum(const Operation& operation, F each) {
+    const auto made = [](float x) INLINED { return ANY ? x : one_nan(x); };
+    if (operation.step == ADD) each([made](float x, float y) INLINED { return made(x + y); });
+    else each([made](float x, float y) INLINED { return made(x * y); });
+}
+
 template <class F>
-inline INLINED bool with_sum(const Operation& operation, F each) {
-    switch (operation.step) {
-        case ADD: return each([](float x, float y) INLINED { return one_nan(x + y); }), true;
-        case MULTIPLY_: return each([](float x, float y) INLINED { return one_nan(x * y); }), true;
-        case SUBTRACT:
-            if (operation.reverse) return each([](float x, float y) INLINED { return y - x; }), true;
-            return each([](float x, float y) INLINED { return x - y; }), true;
-        default: return false;
-    }
+inline INLINED void with_difference(const Operation& operation, F each) {
+    if (operation.reverse) each([](float x, float y) INLINED { return y - x; });
+    else each([](float x, float y) INLINED { return x - y; });
 }
 
 inline bool is_sum(const Operation& operation) {
     return operation.step == ADD || operation.step == MULTIPLY_ || operation.step == SUBTRACT;
 }
 
-// d = (x op y) op z for rows x, with one pass over memory.
+// d = (x op y) op z for rows x, with one pass over memory. A sum or product makes all NaNs the same one, whatever it gets.
 inline void arithmetic_pair(const Operation* two, const Lines& to, const Lines& from, const Lines& left, const Lines& right, int count, int n) {
-    with_sum(two[0], [&](auto f) INLINED {
-        with_sum(two[1], [&](auto g) INLINED {
-            for (int k = 0; k < count; ++k) {
-                float* d = to.row(k);
-                const float *a = from.row(k), *b = left.row(k), *c = right.row(k), y = *b, z = *c;
-                if (left.one && right.one) EACH d[i] = g(f(a[i], y), z);
-                else if (left.one) EACH d[i] = g(f(a[i], y), c[i]);
-                else if (right.one) EACH d[i] = g(f(a[i], b[i]), z);
-                else EACH d[i] = g(f(a[i], b[i]), c[i]);
-            }
+    const auto rows = [&](auto f, auto g) INLINED {
+        for (int k = 0; k < count; ++k) {
+            float* d = to.row(k);
+            const float *a = from.row(k), *b = left.row(k), *c = right.row(k), y = *b, z = *c;
+            if (left.one && right.one) EACH d[i] = g(f(a[i], y), z);
+            else if (left.one) EACH d[i] = g(f(a[i], y), c[i]);
+            else if (right.one) EACH d[i] = g(f(a[i], b[i]), z);
+            else EACH d[i] = g(f(a[i], b[i]), c[i]);
+        }
+    };
+    if (two[1].step == SUBTRACT) {
+        with_difference(two[1], [&](auto g) INLINED {
+            if (two[0].step == SUBTRACT) with_difference(two[0], [&](auto f) INLINED { rows(f, g); });
+            else with_sum<false>(two[0], [&](auto f) INLINED { rows(f, g); });
         });
-    });
+    } else {
+        with_sum<false>(two[1], [&](auto g) INLINED {
+            if (two[0].step == SUBTRACT) with_difference(two[0], [&](auto f) INLINED { rows(f, g); });
+            else with_sum<true>(two[0], [&](auto f) INLINED { rows(f, g); });
+        });
+    }
 }
 
 inline void arithmetic(Step step, const Lines& d, const Lines& a, const Lines& b, int count, int n) {

@@ -67,7 +67,7 @@ void settle(Context& context, Counts& counts) {
     if (!counts.any) return;
     counts.any = false;
     --context.one_hots.counting;
-    ++context.weights.steps;
+    context.weights.note_all();
     for (i64 column = 0; column < counts.columns; ++column) {
         const int32_t* changes = counts.table.data() + column;
         i64 all = 0, above = 0;
@@ -238,8 +238,8 @@ void add_ones(Context& context, const Item& item, char* out, const Family& famil
     OneHots& one_hots = context.one_hots;
     const i64 columns = item.inside.inner, pitch = item.operands[0].stride[0], rows = weights.rows;
     const bool add = item.params[0] != 0;
-    const Weights::Found clean{out, weights.steps, pitch, rows, columns};
-    Weights::Found& known_clean = weights.clean[reinterpret_cast<uintptr_t>(out) / 256 % 16];
+    const Weights::Found clean{out, weights.writes_to(item.operands[0]), pitch, rows, columns};
+    Weights::Found& known_clean = weights.known(out);
     for (i64 row = 0; row < rows && !(add && clean.is(known_clean)); ++row) {
         char* const to = out + row * pitch;
         if (!add) std::memset(to, 0, size_t(columns) * 4);

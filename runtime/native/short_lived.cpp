@@ -284,6 +284,7 @@ private:
             users.push_back(use.operand);
         }
         items_[size_t(tile.item)].last_use = last;
+        items_[size_t(tile.item)].unused = users.size() == 1;
         for (const Operand* user : users) {
             Operand& operand = const_cast<Operand&>(*user);
             operand.maker = tile.item;

@@ -4,6 +4,6 @@
 
 #include "decode.h"
 
-// Finds them: sets `last_use` of the items that make them, and `maker` and `within` of all operands that touch them.
+// Finds them: sets `last_use` and `unused` of the items that make them, and `maker` and `within` of all operands that touch them.
 // Nothing on chip is needed any more at the end of the code.
 void find_short_lived(Code& code);
