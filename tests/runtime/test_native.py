@@ -819,6 +819,38 @@ def test_products_with_a_few_ones(rng, depth, rows, columns, special):
 
 
 @built
+@pytest.mark.parametrize("writer", ["copy", "strips", "transpose", "product", "reduce", "sum"])
+def test_products_with_a_few_ones_see_what_others_write(rng, writer):
+    """Zeros that are negative and NaNs, written to a result between products that add only zeros to most of its rows."""
+    bench, n, adds = Bench(), 128, frozenset(["accumulate"])
+    hot, values = np.zeros((n, n), np.float32), np.full((n, n), -0.0, np.float32)
+    hot[3, 5], values[::3] = 1, np.nan
+    loaded = [hot, rng.standard_normal((n, n)).astype(np.float32), values, np.eye(n, dtype=np.float32)]
+    hots, moving, others, unit = (bench.load(each, "f32") for each in loaded)
+    out, column = dense(Space.PSUM, "f32", 2048, (n, n)), dense(Space.PSUM, "f32", 2048, (n, 1))
+
+    def product(stationary: Ref, tile: Ref, flags: frozenset[str] = frozenset()) -> None:
+        bench.emit(Instr("load_stationary", T, (), (stationary,)))
+        bench.emit(Instr("multiply_moving", T, (out,), (tile,), (), (), flags))
+
+    bench.emit(Instr("tensor_copy", V, (out,), (unit,)))
+    product(hots, moving, adds)
+    if writer in ("copy", "strips"):
+        for _ in range(1 if writer == "copy" else 4):
+            bench.emit(Instr("tensor_copy", V, (out,), (others,)))
+    elif writer in ("transpose", "product"):
+        product(others, unit if writer == "transpose" else moving)
+    elif writer == "reduce":
+        bench.emit(Instr("tensor_reduce", V, (column,), (others,), ("max",)))
+    else:
+        total = dense(Space.SBUF, "f32", 150000, (n, n))
+        bench.emit(Instr("activation", Stream.SCALAR, (total, column), (others,), ("copy",), (1.0,), adds))
+    for _ in range(2):
+        product(hots, moving, adds)
+    agree(bench, [out])
+
+
+@built
 @pytest.mark.parametrize("dtype", ["f32", "bf16"])
 @pytest.mark.parametrize(("depth", "rows", "apart", "taken"), [(128, 64, 22, 22), (60, 128, 5, 4), (7, 1, 40, 9)])
 def test_columns_of_interleaved_tiles(rng, depth, rows, apart, taken, dtype):

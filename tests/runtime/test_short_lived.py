@@ -92,7 +92,8 @@ class Draw:
             )
         elif kind == 5 and flat:
             total = self.part(self.tile(lanes=lanes), 3, 1)
-            emit(Instr("activation", A, (out, total), (a,), ("sign",), (1.0,), frozenset(["accumulate"])))
+            function = ("sign", "copy")[self.below(2)]
+            emit(Instr("activation", A, (out, total), (a,), (function,), (1.0,), frozenset(["accumulate"])))
         elif kind == 6 and flat:
             emit(
                 Instr(
