@@ -94,8 +94,10 @@ void close(Context& context, const Item& item) {
     repeat(context, item);
 }
 
-// Items from a LOAD on that are carried out together; 0 for none.
+// Items from a LOAD on that are carried out together; 0 for none. There must be two products at least.
 i64 load_together(Context& context, Code& code, i64 at) {
+    const std::vector<Item>& items = code.items;
+    if (at + 3 >= i64(items.size()) || items[size_t(at + 2)].kind != LOAD || items[size_t(at + 3)].kind != MULTIPLY) return 0;
     const i64 turned = transpose_together(context, code, at);
     return turned ? turned : interleave_together(context, code, at);
 }

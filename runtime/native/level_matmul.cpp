@@ -135,41 +135,40 @@ void tile_of(int rows, const float* a, const char* b, i64 b_pitch, const char* l
     tile<ROWS>(a, b, b_pitch, later, depth, out, pitch, places, columns, add);
 }
 
-// to[m, k] = from[k, m] + 0; adds 0 * x of all x to `check`, which so becomes NaN when one is not finite.
-void flip(const char* from, i64 from_pitch, char* to, i64 to_pitch, i64 depth, i64 rows, float& check) {
+// to[m, k] = from[k, m] + 0; false when one of the numbers is not finite.
+bool flip(const char* from, i64 from_pitch, char* to, i64 to_pitch, i64 depth, i64 rows) {
+    const uint32_t exponent = 0x7F800000;
+    uint32_t others = 0;  // numbers that are not finite
+    const auto turn_one = [&](i64 k, i64 m) {
+        const float x = get<float>(from + k * from_pitch + m * 4);
+        others |= uint32_t((bits_of(x) & exponent) == exponent);
+        put<float>(to + m * to_pitch + k * 4, x + 0.f);
+    };
     i64 k = 0;
 #if defined(__AVX2__)
-    __m256 seen = _mm256_setzero_ps();
-    const __m256 none = _mm256_setzero_ps();
+    const __m256i largest = _mm256_set1_epi32(int(exponent));
+    __m256i seen = _mm256_setzero_si256();
     for (; k + 8 <= depth; k += 8) {
         i64 m = 0;
         for (i64 i = k + 8; i < k + 16 && i < depth; ++i) expect(from + i * from_pitch, rows * 4);
         for (; m + 8 <= rows; m += 8) {
             __m256 r[8];
             for (int i = 0; i < 8; ++i) {
-                r[i] = _mm256_add_ps(_mm256_loadu_ps(reinterpret_cast<const float*>(from + (k + i) * from_pitch) + m), none);
-                seen = _mm256_add_ps(seen, _mm256_mul_ps(r[i], none));
+                r[i] = _mm256_loadu_ps(reinterpret_cast<const float*>(from + (k + i) * from_pitch) + m);
+                seen = _mm256_or_si256(seen, _mm256_cmpeq_epi32(_mm256_and_si256(_mm256_castps_si256(r[i]), largest), largest));
+                r[i] = _mm256_add_ps(r[i], _mm256_setzero_ps());
             }
             turn(r);
             for (int i = 0; i < 8; ++i) _mm256_storeu_ps(reinterpret_cast<float*>(to + (m + i) * to_pitch) + k, r[i]);
         }
         for (; m < rows; ++m)
-            for (i64 i = k; i < k + 8; ++i) {
-                const float x = get<float>(from + i * from_pitch + m * 4) + 0.f;
-                check += x * 0.f;
-                put<float>(to + m * to_pitch + i * 4, x);
-            }
+            for (i64 i = k; i < k + 8; ++i) turn_one(i, m);
     }
-    float parts[8];
-    _mm256_storeu_ps(parts, seen);
-    for (float part : parts) check += part;
+    others |= !_mm256_testz_si256(seen, seen);
 #endif
     for (; k < depth; ++k)
-        for (i64 m = 0; m < rows; ++m) {
-            const float x = get<float>(from + k * from_pitch + m * 4) + 0.f;
-            check += x * 0.f;
-            put<float>(to + m * to_pitch + k * 4, x);
-        }
+        for (i64 m = 0; m < rows; ++m) turn_one(k, m);
+    return !others;
 }
 
 i64 lane_pitch(const Operand& operand) { return operand.stride[0]; }
@@ -284,9 +283,7 @@ void settle(Weights& w) {
 // [first * 16, last * 16); false when a value that is not finite makes it something else.
 bool transposed(const Item& item, const char* tile, i64 pitch, i64 depth, i64 rows, char* out, i64 first, i64 last) {
     const i64 from = first * 16, end = last * 16 < depth ? last * 16 : depth;
-    float check = 0.f;
-    flip(tile + from * pitch, pitch, out + from * 4, lane_pitch(item.operands[0]), end - from, rows, check);
-    return check == 0.f;
+    return flip(tile + from * pitch, pitch, out + from * 4, lane_pitch(item.operands[0]), end - from, rows);
 }
 
 // Whether the moving tile, which has as many columns as lanes, is the identity matrix.

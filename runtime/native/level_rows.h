@@ -98,7 +98,10 @@ void bring(char* flat, char* at, i64 pitch, i64 step, i64 rows, i64 n) {
         return;
     }
     for (i64 k = 0; k < rows; ++k, flat += bytes, at += pitch) {
-        if (step == size) copy_few(BACK ? at : flat, BACK ? flat : at, bytes);
+        if (!BACK && step == 0) {
+            const T same = get<T>(at);
+            EACH put<T>(flat + i * size, same);
+        } else if (step == size) copy_few(BACK ? at : flat, BACK ? flat : at, bytes);
         else if (BACK) for (i64 i = 0; i < n; ++i) put<T>(at + i * step, get<T>(flat + i * size));
         else for (i64 i = 0; i < n; ++i) put<T>(flat + i * size, get<T>(at + i * step));
     }
@@ -118,11 +121,25 @@ void bring_all(const Item& item, int o, char* flat, const Piece* pieces, int cou
     }
 }
 
+// Whether runs of rows are one row but for operands that repeat a row, or an element in a row, for which there are buffers.
+inline bool are_runs(const Item& item) {
+    const Nest& nest = item.nest;
+    const int d = nest.ndims - 2;
+    if (d < 0 || nest.inner >= LONG || nest.count[d] < 2) return false;
+    for (size_t o = 0; o < item.operands.size(); ++o) {
+        const i64 size = size_of(int(item.operands[o].type)), step = nest.stride[o][d + 1], apart = nest.stride[o][d];
+        const bool dense = step == size && apart == nest.inner * size;
+        if (!dense && (o == 0 || (step != 0 && (step != size || apart != 0)))) return false;
+    }
+    return true;
+}
+
 // As `blocks`, but f sees one stretch at a time; the first operand is the only one that is written.
 template <class F>
 void whole_blocks(const Item& item, char* const* start, i64 first, i64 last, Workspace& w, F f) {
     const Nest& nest = item.nest;
-    if (nest.inner >= SHORT || last - first < 2) return blocks(item, start, first, last, f);
+    const bool brief = nest.inner < SHORT;
+    if (last - first < 2 || !(brief || are_runs(item))) return blocks(item, start, first, last, f);
     const int d = nest.ndims - 2, operands = int(item.operands.size());
     const i64 n = nest.inner, many = nest.count[d], most = BLOCK / (n < 2 ? 2 : n);
     Nest runs = nest;  // of so many rows
@@ -130,11 +147,12 @@ void whole_blocks(const Item& item, char* const* start, i64 first, i64 last, Wor
     Rows rows(runs, operands, start, first / many);
     Piece pieces[BLOCK / 2];
     char* only[1][MAX_OPERANDS];
-    i64 step[MAX_OPERANDS], within = first % many;
+    i64 step[MAX_OPERANDS], within = first % many, filled[MAX_OPERANDS] = {};
+    const char* repeated[MAX_OPERANDS] = {};  // the row of which a buffer holds so many
     for (i64 row = first; row < last;) {
         int count = 0;
         i64 all = 0;
-        for (i64 more; all < most && row < last; all += more, row += more) {
+        for (i64 more; all < most && row < last && (brief || !count); all += more, row += more) {
             more = many - within < last - row ? many - within : last - row;
             if (more > most - all) more = most - all;
             Piece& piece = pieces[count++];
@@ -150,7 +168,11 @@ void whole_blocks(const Item& item, char* const* start, i64 first, i64 last, Wor
             for (int k = 0; k < count; next += pieces[k++].rows * n * size)
                 dense &= pieces[k].at[o] == next, same &= pieces[k].at[o] == pieces[0].at[o];
             only[0][o] = dense || same ? pieces[0].at[o] : w.flat[o], step[o] = same ? 0 : size;
-            if (o && !dense && !same) bring_all<false>(item, o, w.flat[o], pieces, count);
+            if (o == 0 || dense || same) continue;
+            const bool repeats = !apart && count == 1;
+            if (repeats && repeated[o] == pieces[0].at[o] && filled[o] >= all) continue;
+            bring_all<false>(item, o, w.flat[o], pieces, count);
+            repeated[o] = repeats ? pieces[0].at[o] : nullptr, filled[o] = all;
         }
         f(Stretches{1, int(all * n), only, step});
         if (only[0][0] == w.flat[0]) bring_all<true>(item, 0, w.flat[0], pieces, count);

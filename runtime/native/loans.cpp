@@ -1,5 +1,6 @@
 #include "loans.h"
 
+#include <functional>
 #include <utility>
 
 #include "context.h"
@@ -99,13 +100,14 @@ struct Reading {
 
 // Whether it can. `inner`: elements of the runs that other operands have made rows of the nest, or 0.
 bool can_read(const Context& context, const Item& item, size_t o, const Place& place, const Loan& loan, i64& inner, Reading& reading) {
+    if (!loan.target.holds(place)) return false;
     const Nest& nest = item.home;
     const i64 size = size_of(int(item.operands[o].type)), offset = place.from - loan.target.from;
     const bool tensor = item.kind == LOAD || item.kind == MULTIPLY;
     // one element of each partition, which are the only dim
     const bool simple = item.kind == MAP || item.kind == COPY || item.kind == SELECT || item.kind == BITS || item.kind == INTEGER;
     const bool column = simple && nest.ndims == 1 && nest.inner == item.operands[o].lanes && item.operands[o].lane_dim == 0;
-    if (!loan.target.holds(place) || !(tensor || item.lanes.count || column)) return false;
+    if (!(tensor || item.lanes.count || column)) return false;
     const auto [first, last] = touched(loan, place.from, place.to);
     reading = {first, last - first, false, false};
     if (item.kind == MULTIPLY) {
@@ -168,6 +170,67 @@ void give_back(Item& item) {
     if (item.lanes.count) item.lanes = lanes_of(item);
 }
 
+// Whether an item touches what was put off, or writes what is still to be copied.
+bool meets_loans(const Loans& loans, const Item& item, const Place* places) {
+    bool any = false;
+    for (size_t o = 0; o < item.operands.size(); ++o)
+        for (int k = 0; k < loans.count && item.operands[o].base >= 0; ++k)
+            any |= places[o].meets(loans.all[k].target) || (is_written(item, o) && places[o].meets(loans.all[k].source));
+    return any;
+}
+
+// Whether nothing reads a copy any more when an item has its turn: its readers follow it in the same stretch, up to its
+// last use. Nobody looks at the memory afterwards where that is known.
+bool is_over(const Code& code, const Item& copy, const Item& now) {
+    const Item *const first = code.items.data(), *const end = first + code.items.size();
+    if (copy.last_use < 0 || std::less<const Item*>()(&copy, first) || !std::less<const Item*>()(&copy, end)) return false;
+    return &now <= &copy || &now - first > copy.last_use;
+}
+
+// Forgets copies that nothing reads any more where an item writes over them or what they are of.
+void drop_over(Context& context, const Item& item, const Place* places) {
+    Loans& loans = context.loans;
+    for (size_t o = 0; o < item.operands.size(); ++o)
+        for (int k = 0; k < loans.count && item.operands[o].base >= 0 && is_written(item, o); ++k) {
+            const Loan& loan = loans.all[k];
+            const bool meets = places[o].meets(loan.target) || places[o].meets(loan.source);
+            if (meets && is_over(*context.code, *loan.copy, item)) loans.all[k--] = loans.all[--loans.count];
+        }
+}
+
+// Copies what must be copied ahead of an item; false when it must and may not. `inner`: as `can_read` has it.
+bool make_needed(Context& context, const Item& item, const Place* places, bool may_copy, i64& inner) {
+    Loans& loans = context.loans;
+    for (size_t o = 0; o < item.operands.size(); ++o)
+        for (int k = 0; k < loans.count && item.operands[o].base >= 0; ++k) {
+            if (!is_needed(context, item, o, places[o], loans.all[k], inner)) continue;
+            if (!may_copy) return false;
+            const Place whole = loans.all[k].target;
+            const Place& part = places[o].meets(loans.all[k].source) ? whole : places[o];
+            cut(context, k, part.from, part.to, true);
+            o = 0, k = -1, inner = 0;  // what is left may be in the way of other operands now
+        }
+    return true;
+}
+
+// Lets an item read what was put off where it comes from, and forgets what it writes.
+void redirect_all(Context& context, Item& item, char** start, Place* places, i64 inner) {
+    Loans& loans = context.loans;
+    const size_t operands = item.operands.size();
+    Place asked[MAX_OPERANDS];
+    for (size_t o = 0; o < operands; ++o) asked[o] = places[o];
+    for (size_t o = 0; o < operands; ++o)
+        for (int k = 0; k < loans.count && item.operands[o].base >= 0 && !is_written(item, o); ++k)
+            if (Reading reading; can_read(context, item, o, asked[o], loans.all[k], inner, reading)) {
+                redirect(item, o, start[o], asked[o], loans.all[k], reading);
+                places[o] = loans.all[k].source;
+                break;
+            }
+    for (size_t o = 0; o < operands; ++o)
+        for (int k = loans.count - 1; k >= 0 && item.operands[o].base >= 0 && is_written(item, o); --k)
+            if (asked[o].meets(loans.all[k].target)) cut(context, k, asked[o].from, asked[o].to, false);
+}
+
 }  // namespace
 
 void find_places(const Context& context, const Item& item, char* const* start, Place* places) {
@@ -204,35 +267,18 @@ Borrowed borrow(Context& context, Item& item, char** start, Place* places, bool 
     if (one_hots && !make_one_hots(context, item, places, may_copy)) return BLOCKED;
     if (loans.count > MOST_LOANS && !may_copy) return BLOCKED;
     while (loans.count > MOST_LOANS) cut(context, 0, loans.all[0].target.from, loans.all[0].target.to, true);
-    const size_t operands = item.operands.size();
+    const bool meets = meets_loans(loans, item, places);
     i64 inner = 0;
-    for (size_t o = 0; o < operands; ++o)
-        for (int k = 0; k < loans.count && item.operands[o].base >= 0; ++k) {
-            if (!is_needed(context, item, o, places[o], loans.all[k], inner)) continue;
-            if (!may_copy) return BLOCKED;
-            const Place whole = loans.all[k].target;
-            const Place& part = places[o].meets(loans.all[k].source) ? whole : places[o];
-            cut(context, k, part.from, part.to, true);
-            o = 0, k = -1, inner = 0;  // what is left may be in the way of other operands now
-        }
+    if (meets) drop_over(context, item, places);
+    if (meets && !make_needed(context, item, places, may_copy, inner)) return BLOCKED;
+    const size_t operands = item.operands.size();
     if (context.weights.pending)
         for (size_t o = 0; o < operands; ++o)
             if (item.operands[o].base >= 0 && is_written(item, o) && places[o].meets(context.weights.place)) {
                 context.kernels->settle(context.weights);
                 break;
             }
-    Place asked[MAX_OPERANDS];
-    for (size_t o = 0; o < operands; ++o) asked[o] = places[o];
-    for (size_t o = 0; o < operands; ++o)
-        for (int k = 0; k < loans.count && item.operands[o].base >= 0 && !is_written(item, o); ++k)
-            if (Reading reading; can_read(context, item, o, asked[o], loans.all[k], inner, reading)) {
-                redirect(item, o, start[o], asked[o], loans.all[k], reading);
-                places[o] = loans.all[k].source;
-                break;
-            }
-    for (size_t o = 0; o < operands; ++o)
-        for (int k = loans.count - 1; k >= 0 && item.operands[o].base >= 0 && is_written(item, o); --k)
-            if (asked[o].meets(loans.all[k].target)) cut(context, k, asked[o].from, asked[o].to, false);
+    if (meets) redirect_all(context, item, start, places, inner);
     const bool one_hot = item.one_hot && item.nest.ndims == item.home.ndims;
     if (one_hot && put_off_one_hot(context, item, start, places, members)) return PUT_OFF;
     if (!item.lendable) return READY;

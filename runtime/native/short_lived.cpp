@@ -98,23 +98,34 @@ bool is_control(const Item& item) {
     return item.kind == LOOP || item.kind == END || item.kind == WHILE || item.kind == BRANCH || item.kind == ELSE;
 }
 
-// Whether an operand that is written has new bytes from its first to its last one.
-bool is_filled(const Item& item, size_t o) {
+const i64 MOST_RUNS = 8;
+
+// Where the runs of an operand begin that is written, from its first byte on, and how many bytes each has: all of them are
+// new. None where that is not so, or are too many.
+std::vector<i64> filled_runs(const Item& item, size_t o, i64& bytes) {
     switch (item.kind) {
         case MAP: case COPY: case BITS: case INTEGER: case ACCUMULATE: case REDUCE: case SCAN: break;
         case MULTIPLY:
-            if (item.params[0]) return false;
+            if (item.params[0]) return {};
             break;
-        default: return false;
+        default: return {};
     }
     const Operand& operand = item.operands[o];
-    i64 bytes = size_of(int(operand.type));
+    std::vector<i64> starts{0};
+    if (operand.lane_dim != 0 || operand.lanes != operand.count[0]) return {};
+    bytes = size_of(int(operand.type));
     for (int d = operand.ndims - 1; d > 0; --d) {
         if (operand.count[d] == 1) continue;
-        if (operand.stride[d] != bytes) return false;
-        bytes *= operand.count[d];
+        if (starts.size() == 1 && operand.stride[d] == bytes) {
+            bytes *= operand.count[d];
+            continue;
+        }
+        if (operand.stride[d] <= 0 || i64(starts.size()) * operand.count[d] > MOST_RUNS) return {};
+        const size_t before = starts.size();
+        for (i64 k = 1; k < operand.count[d]; ++k)
+            for (size_t run = 0; run < before; ++run) starts.push_back(starts[run] + k * operand.stride[d]);
     }
-    return operand.lane_dim == 0 && operand.lanes == operand.count[0];
+    return starts;
 }
 
 // Whether the item looks at what an operand was before.
@@ -211,11 +222,15 @@ private:
             for (size_t o = 0; o < operands; ++o) {
                 if (!item.operands[o].lanes || item.operands[o].base < 0 || !is_written(item, o)) continue;
                 const Use use = use_of(i, o);
-                const bool filled = is_filled(item, o);
+                i64 bytes = 0;
+                const std::vector<i64> runs = filled_runs(item, o, bytes);
+                const bool filled = runs.size() == 1;
                 if (mark && o == 0 && filled && item.lanes.count) keep_if_short_lived(use, later);
-                if (filled) {
-                    later.remove(use);
-                    overwrite(use);
+                for (const i64 start : runs) {
+                    const i64 rest = use.to - use.from - start - bytes;
+                    const Use run{use.operand, use.from + start, use.to - rest, use.least + start, use.most - rest, i};
+                    later.remove(run);
+                    overwrite(run);
                 }
                 written_.push_back({use, filled});
             }

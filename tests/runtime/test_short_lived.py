@@ -51,6 +51,13 @@ class Draw:
             Space.SBUF, whole.dtype, whole.offset + 4 * first, (whole.dims[0], (count, 4)), whole.partition, whole.coefs
         )
 
+    def half(self, whole: Ref) -> Ref:
+        """Every other quarter of a tile."""
+        at = whole.offset + TILE // 4 * self.below(2)
+        return Ref(
+            whole.space, whole.dtype, at, (whole.dims[0], (2, TILE // 2), (TILE // 16, 4)), whole.partition, whole.coefs
+        )
+
     def store(self, tile: Ref) -> None:
         """One after the other, or with rows of four stores side by side."""
         self.stored = (self.stored + 1) % 8
@@ -62,7 +69,7 @@ class Draw:
 
     def one(self) -> None:
         lanes = (0, 128) if self.below(8) else [(0, 64), (64, 64), (5, 40)][self.below(3)]
-        out, kind, emit = self.tile(lanes=lanes), self.below(14), self.records.append
+        out, kind, emit = self.tile(lanes=lanes), self.below(16), self.records.append
         a, b = self.tile(lanes=lanes), self.tile(lanes=lanes)
         flat = all(len(ref.dims) == 2 for ref in (out, a, b))
         fits = a.counts == b.counts == out.counts
@@ -128,6 +135,9 @@ class Draw:
                     "tensor_copy", V, (Ref(Space.SBUF, "f32", out.offset, ((32, 0), (64, 4)), 0, out.coefs),), (sums,)
                 )
             )
+        elif kind == 11 and flat:
+            for _ in range(self.below(2) + 1):
+                emit(Instr("tensor_tensor", V, (self.half(out),), (self.half(a), self.half(b)), ("max",)))
         elif fits:
             emit(Instr("tensor_tensor", V, (out,), (a, b), (("max", "min", "is_gt")[self.below(3)],)))
 
