@@ -232,7 +232,7 @@ private:
                     later.remove(run);
                     overwrite(run);
                 }
-                written_.push_back({use, filled});
+                written_.push_back({use, !runs.empty()});
             }
             for (size_t o = 0; o < operands; ++o)
                 if (item.operands[o].lanes && item.operands[o].base >= 0 && is_read(item, o)) near_.push_back(use_of(i, o));
