@@ -821,7 +821,7 @@ def test_products_with_a_few_ones(rng, depth, rows, columns, special):
 @built
 @pytest.mark.parametrize("writer", ["copy", "strips", "transpose", "product", "reduce", "sum"])
 def test_products_with_a_few_ones_see_what_others_write(rng, writer):
-    """Zeros that are negative and NaNs, written to a result between products that add only zeros to most of its rows."""
+    """Negative zeros and NaNs, written to a result between products that add only zeros to most of its rows."""
     bench, n, adds = Bench(), 128, frozenset(["accumulate"])
     hot, values = np.zeros((n, n), np.float32), np.full((n, n), -0.0, np.float32)
     hot[3, 5], values[::3] = 1, np.nan
