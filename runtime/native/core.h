@@ -207,8 +207,11 @@ struct Weights {
     void note(const Item& item) {
         ++steps;
         if (item.kind == FALLBACK) return note_all();
-        for (size_t o = 0; o < item.operands.size(); ++o)
-            if (item.operands[o].base >= 0 && is_written(item, o)) ++writes[size_t(item.operands[o].base)];
+        const auto count = [&](const Operand& operand) {
+            if (operand.base >= 0) ++writes[size_t(operand.base)];
+        };
+        for (int o = 0; o < item.results; ++o) count(item.operands[size_t(o)]);
+        if (item.kind == ACCUMULATE) count(item.operands.back());
     }
 
     void note_all() {
