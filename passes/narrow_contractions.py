@@ -1,9 +1,9 @@
 """Contractions make only what is read of their results, and leave out terms that are zero.
 
-Input: canonical hlo. Output: a contraction of which slices are read, past views and elementwise ops, has these elements
-alone; what lies between moves along. Where an operand is zero but in a box, as what is padded is, and the other one is
-a finite constant, the contraction goes over that box. So layers that keep a few frequencies of a Fourier transform,
-which is a contraction with a constant, compute these: first of the transform, then of the way back.
+Input: canonical hlo. Output: a contraction of which slices are read, past views, elementwise ops and folds, has these
+elements alone; what lies between moves along. Where an operand is zero but in a box, as what is padded is, and the
+other one is a finite constant, the contraction goes over that box. So layers that keep a few frequencies of a Fourier
+transform, which is a contraction with a constant, compute these: first of the transform, then of the way back.
 
 Exact: sums keep their terms but for zeros, which change none that begins with +0.
 """
@@ -241,6 +241,10 @@ def _demands(op: hlo.HloOp, box: Box) -> list[Box | None]:
             return [tuple(box[axis] if size == op.shape.dims[axis] else (0, size) for size, axis in placed)]
         case hlo.DotOp():
             return _of_operands(op, box)
+        case hlo.ReduceOp() if len(op.operands) == 2:
+            kept, whole = iter(box), _whole(op.operands[0])
+            folded = op.dimensions.data
+            return [tuple(part if axis in folded else next(kept) for axis, part in enumerate(whole)), None]
         case hlo.ElementwiseOp():
             return [box if hlo.shape_of(each).dims == op.shape.dims else None for each in op.operands]
     return [None] * len(op.operands)

@@ -3,8 +3,8 @@
 import pytest
 import soak_kinds
 
-FOUND = [("types", 77700090), ("types", 77700138), ("plain", 624)]
-"""Of 64-bit columns, which no engine transposes; of a mask before and after a product."""
+FOUND = [("types", 77700090), ("types", 77700138), ("plain", 624), ("plain", 81000021), ("parts", 81000182)]
+"""Of 64-bit columns, which no engine transposes; of a mask before and after a product; of attentions read in part."""
 QUICK = FOUND + [(kind, seed) for kind in soak_kinds.KINDS for seed in range(5 if kind in ("jax", "tiny") else 1)]
 QUICK += [("modules", 1002)]
 """Numbers of rows that a reduction of these rows is compared with."""

@@ -322,7 +322,7 @@ class _Search:
         self.marks[scores.result] = marked(dims)
         self.ops += [scores, *(op for op, _ in path if op not in self.ops)]
         marks = self._marks(self.product.operands[self.index])
-        if marks is None:
+        if marks is None or prod(marks.shape) != prod(dims):  # a part of the scores, or some of them repeated
             return None
         self.marks[self.product.result] = self._product_marks(marks, prod(dims))
         made = self._marks(result)

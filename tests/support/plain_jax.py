@@ -55,6 +55,8 @@ class Plain:
     results: list[str] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
     largest: int = 400
+    discrete: bool = True
+    """Whether something jumps where numbers are rounded."""
 
     def one_of(self, choices: Sequence[T]) -> T:
         return self.random.choice(choices)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import algorithms
 import jax
 import jax.numpy as jnp
 import ml_dtypes
@@ -51,16 +52,31 @@ CASTS_DRAWN = 3
 NEIGHBOURHOODS = KERNELS | {"uneven": (uneven,)}
 FAMILIES = FAMILIES | NEIGHBOURHOODS
 FAMILY_KINDS = ("jax", *FAMILIES)
-KINDS = (*FAMILY_KINDS, "views", "residents", "types", "devices", "plain", "tiny", "schedules", "nonfinite")
+KINDS = (
+    *FAMILY_KINDS,
+    "views",
+    "residents",
+    "types",
+    "devices",
+    "plain",
+    "algorithms",
+    "parts",
+    "tiny",
+    "schedules",
+    "nonfinite",
+)
 """``views``: a kernel of each kind in turn, whose operands are read through views, ``types`` in floats of 8 bits
 and integers of 64, ``residents`` through those that copy nothing, of what lies on chip, ``devices`` on two to
 four devices that exchange some of them; ``plain``: functions of JAX's library in odd spellings, alone or in a
-transformation; ``tiny``: a program of any other kind, for a machine with a half, a quarter or an eighth of the
-memories on chip, or few banks of PSUM; ``schedules``: one whose schedules are drawn among the candidates;
-``nonfinite``: one with infinities and NaNs among its inputs, as the JAX backend runs it.
+transformation, ``algorithms``: what users write of these; ``parts``: a program of a family of which a part is read;
+``tiny``: one for a machine with a half, a quarter or an eighth of the memories on chip, or few banks of PSUM;
+``schedules``: one whose schedules are drawn among the candidates; ``nonfinite``: one with infinities and NaNs among
+its inputs, as the JAX backend runs it.
 """
 AROUND = ("",) * 6 + ("lax.map(lambda given: each(*given), {})", "jax.vmap(each)(*{})")
 """What readers of views stand in."""
+LIBRARIES = {"plain": plain_jax.makers, "algorithms": algorithms.makers}
+"""Kinds of programs that are text."""
 XLA_EVERY = 8
 """Of programs of each reader of views, how many meet the reference of their ops alone: all but one."""
 MACHINES = Path(__file__).parents[1] / "machines"
@@ -71,6 +87,8 @@ SCHEDULED = (*NEIGHBOURHOODS, "dot", "convolution", "reduce", "map")
 """Families of kernels that have schedules."""
 NUMERIC = (*NEIGHBOURHOODS, "epilogue", "attention", "gradient")
 """Families whose programs compute with real numbers."""
+FUSED = ("attention", "epilogue", "gradient")
+"""Families of which kernels take in what lies between contractions."""
 
 
 @dataclass(frozen=True)
@@ -102,6 +120,8 @@ class Case:
     """Whether JAX has integers of 64 bits."""
     devices: int = 1
     """How many run it together."""
+    rounding: float = 3e-5
+    """By how much of its largest element a result may be off without further question."""
 
     def given(self) -> list[list[Array]]:
         """Inputs of each device: the same numbers, at other places."""
@@ -145,8 +165,8 @@ def draw(kind: str, seed: int) -> Case:
     """The program of ``kind`` and ``seed``, always the same."""
     if kind in TABLES:
         return viewed(seed, kind)
-    if kind == "plain":
-        return plain(seed)
+    if kind in LIBRARIES:
+        return plain(seed, kind)
     if kind == "tiny":
         chooser = random.Random(f"tiny {seed}")
         machine = tiny(chooser)
@@ -154,6 +174,9 @@ def draw(kind: str, seed: int) -> Case:
     if kind == "schedules":
         chooser = random.Random(f"schedules {seed}")
         return replace(draw(chooser.choice((*FAMILY_KINDS, *SCHEDULED * 3)), seed), drawn=seed)
+    if kind == "parts":
+        chooser = random.Random(f"parts {seed}")
+        return read_in_part(draw(chooser.choice((*NUMERIC, *FUSED * 4, *FAMILY_KINDS)), seed), chooser)
     if kind == "nonfinite":
         chooser = random.Random(f"nonfinite {seed}")
         return spoiled(draw(chooser.choice(NUMERIC), seed), chooser)
@@ -227,26 +250,33 @@ def viewed(seed: int, kind: str = "views") -> Case:
     return Case(source, inputs, [value.exact for value in results], options, machine, schedules, *flags)
 
 
-def plain(seed: int) -> Case:
-    """A function of JAX's library; what it does not take is drawn anew."""
-    made = list(plain_jax.makers().values())
+def plain(seed: int, kind: str = "plain") -> Case:
+    """A function of JAX's library, or an algorithm; what JAX does not take is drawn anew."""
+    made = list(LIBRARIES[kind]().values())
     write, real = made[seed % len(made)]
     for attempt in range(TRIES):
-        chooser = random.Random(f"plain {seed} {attempt}")
+        chooser = random.Random(f"{kind} {seed} {attempt}")
         p = plain_jax.Plain(chooser, largest=chooser.choice(plain_jax.LARGEST))
         write(p)
         if chooser.random() < 0.5:
             plain_jax.chained(p)
-        options: dict[str, Any] = {"auto_cast": "none", "auto_cast_type": "bf16"}
-        x64 = chooser.random() < 0.15
+        cast, narrow = ("none", "bf16") if p.discrete else chooser.choice(CASTS)
+        options: dict[str, Any] = {"auto_cast": cast, "auto_cast_type": narrow}
+        x64 = (
+            chooser.random() < 0.15
+            or any("64'" in line for line in p.lines)
+            or any("64" in dtype for dtype, _, _ in p.inputs)
+        )
         if x64:
             plain_jax.widened(p)
             options |= {"int64": "exact", "fp64_as_fp32": True}
+        rounding = 3e-5 if kind == "plain" else 2e-3 if x64 else 1e-4
         source = plain_jax.text(p, real)
         inputs = [numbers(dtype, dims, seed * 100 + at, whole) for at, (dtype, dims, whole) in enumerate(p.inputs)]
         machine = tiny(chooser) if chooser.random() < 0.1 else TRN1
         schedules = seed if chooser.random() < 0.2 else None
-        case = Case(source, inputs, [], options, machine, schedules, donated=chooser.random() < 0.2, x64=x64)
+        flags = {"donated": chooser.random() < 0.2, "x64": x64, "rounding": rounding}
+        case = Case(source, inputs, [], options, machine, schedules, **flags)
         try:
             with jax.enable_x64(x64):
                 results = jax.tree.leaves(jax.eval_shape(case.function(), *inputs))
@@ -266,6 +296,31 @@ def tiny(chooser: random.Random) -> Machine:
         banks = chooser.choice(BANKS) * machine.sizes().bank_bytes
         machine = machine.with_settings([f"memory.psum_partition_bytes={banks}"])
     return machine
+
+
+def read_in_part(case: Case, chooser: random.Random) -> Case:
+    """``case`` with only a part of most of its results: what is not read need not be made."""
+    shapes = [result.shape for result in jax.eval_shape(case.function(), *case.inputs)]
+    given = case.source.partition("(")[2].partition(")")[0]
+    parts = [
+        f"made[{at}][{', '.join(_part(chooser, size) for size in dims)}]"
+        if dims and chooser.random() < 0.8
+        else f"made[{at}]"
+        for at, dims in enumerate(shapes)
+    ]
+    lines = [case.source.replace("def program", "def whole", 1), f"def program({given}):"]
+    lines += [f"    made = whole({given})", f"    return ({', '.join(parts)},)"]
+    return replace(case, source="\n".join(lines))
+
+
+def _part(chooser: random.Random, size: int) -> str:
+    """Text of a slice, or of one place, of a dim; most often all of it."""
+    if not size or chooser.random() < 0.6:
+        return ":"
+    first = chooser.choice((0, 0, size - 1, chooser.randrange(size)))
+    if chooser.random() < 0.4:
+        return str(first)
+    return chooser.choice((f"{first}:", f":{first + 1}", f"{first}:{first + 1}", f"{first}::2", "::-1"))
 
 
 def spoiled(case: Case, chooser: random.Random) -> Case:
@@ -332,7 +387,9 @@ def check(case: Case) -> None:
         moved = max((distance(each[at], precise[at]) for each in cast), default=0.0)
         scale = float(np.max(np.abs(precise[at]), initial=0.0, where=np.isfinite(precise[at])))
         # what cancels altogether is as exact as what it is made of
-        if not off <= 10 * (slack + moved) + (max(3e-5, 40 * step) * scale if scale > NOTHING else 10 * NOTHING):
+        if not off <= 10 * (slack + moved) + (
+            max(case.rounding, 40 * step) * scale if scale > NOTHING else 10 * NOTHING
+        ):
             raise AssertionError(f"{error}\nFP64: off by {off:.3g}, XLA by {slack:.3g}, of {scale:.3g}")
 
 
