@@ -111,7 +111,7 @@ class Ready:
             chain,
             columns,
             Operands(context, kernel, member, fusion, places),
-            last_uses(kernel, member, fusion.users),
+            last_uses(kernel, member, fusion.within),
             _better_in_bank(chain, fusion),
         )
 

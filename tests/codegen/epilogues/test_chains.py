@@ -212,3 +212,22 @@ def test_what_is_found_once_is_what_each_would_find(monkeypatch: pytest.MonkeyPa
     b, row, column, each = (jax.ShapeDtypeStruct(dims, jnp.float32) for dims in ((64, 128), (128,), (96,), (96, 128)))
     neuronx_cc.compile(jax.jit(function).lower([matrices] * (len(chains) + 4), b, row, column, each))
     assert min(found.values()) > 20
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("n", [3, 20, 64])
+def test_narrow_values_that_are_widened_as_they_are_read(dtype: str, n: int) -> None:
+    """They are alive until the last op that reads them so, which is no op of theirs."""
+    generator = np.random.default_rng(n)
+    x, w, u = (generator.standard_normal(dims).astype(dtype) for dims in ((256, 64), (64, n), (64, n)))
+
+    def gated(x: Any, w: Any, u: Any) -> Any:
+        gate = jnp.matmul(x, u, preferred_element_type=np.float32) / 8
+        return (x @ w / 8 * jax.nn.gelu(gate, approximate=False)).astype(dtype)
+
+    def several(x: Any, w: Any, u: Any) -> Any:
+        wide = (x @ w / 8).astype(np.float32)
+        return wide * jnp.exp(-wide * wide) + jnp.tanh(wide)
+
+    for function in (gated, several):
+        check_function(function, x, w, u, relative=3e-2)
