@@ -25,6 +25,10 @@ DISCRETE = re.compile(
 EDGES = (1, 2, 3, 5, 7, 8, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 130, 200, 257)
 
 
+LARGE = 4
+"""How many times as large the larger sizes of some programs are."""
+
+
 @dataclass(frozen=True)
 class Algorithm:
     name: str
@@ -60,7 +64,8 @@ def chosen(p: Plain, text: str) -> str:
 
 
 def write(p: Plain, algorithm: Algorithm) -> None:
-    sizes = {name: _size(p, *span) for name, span in algorithm.sizes.items()}
+    wide = p.one_of((1, 1, 1, LARGE))
+    sizes = {name: _size(p, low, high * (wide if high > 30 else 1)) for name, (low, high) in algorithm.sizes.items()}
     body = [chosen(p, line) for line in algorithm.body]
     p.discrete = bool(DISCRETE.search("\n".join(body)))
     kinds = {"f": "f32" if p.discrete else p.one_of(FLOATS), "r": "f32", "i": "s32"}
@@ -77,7 +82,38 @@ def write(p: Plain, algorithm: Algorithm) -> None:
     p.give(f"*jax.tree.leaves(({body[-1].strip().removeprefix('return ')},))")
 
 
+AROUND = ("",) * 6 + (
+    "jax.checkpoint(inner)({0})",
+    "lax.cond(jnp.sum({0}[0]) > 0, inner, lambda *x: jax.tree.map(lambda r: r * 0, inner(*x)), {1})",
+    "lax.fori_loop(0, 3, lambda i, s: plus(s, inner(*turned({0}, i))), inner({1}))",
+    "lax.scan(lambda s, i: (plus(s, r := inner(*turned({0}, i))), r), inner({1}), jnp.arange(2))",
+    "lax.while_loop(lambda s: s[0] < 2, lambda s: (s[0] + 1, plus(s[1], inner(*turned({0}, s[0])))), (0, inner({1})))",
+    "lax.map(lambda i: inner(*turned({0}, i)), jnp.arange(3))",
+    "jax.vmap(lambda i: inner(*turned({0}, i)))(jnp.arange(3))",
+    "lax.switch(jnp.int32(jnp.sum({0}[0]) > 0), [inner, lambda *x: inner(*turned(x, 1)), inner], {1})",
+)
+"""What a program stands in: its inputs, turned by the number of the iteration."""
+
+
+def surrounded(p: Plain, source: str) -> str:
+    """Branches on numbers jump where they are rounded, but not at these."""
+    around = p.one_of(AROUND)
+    if not around or not p.inputs:
+        return source
+    given = ", ".join(f"a{at}" for at in range(len(p.inputs)))
+    lines = [source.replace("def program", "def inner", 1), f"def program({given}):"]
+    lines.append("    turned = lambda given, i: [jnp.roll(x, i, 0) if x.ndim else x for x in given]")
+    lines.append(
+        "    plus = lambda one, other: jax.tree.map(lambda a, b: a | b if a.dtype == bool else a + b, one, other)"
+    )
+    if "checkpoint" in around:
+        return "\n".join([*lines, f"    return {around.format(given)}"])
+    return "\n".join([*lines, f"    return {around.format(f'({given},)', given)}"])
+
+
 def _size(p: Plain, low: int, high: int) -> int:
+    if p.chance(0.01):
+        return 0
     edges = [size for size in EDGES if low <= size <= high]
     return p.one_of(edges) if edges and p.chance(0.6) else p.some(low, high)
 
