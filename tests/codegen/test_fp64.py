@@ -94,3 +94,46 @@ def test_eight_bytes_are_transposed(dtype):
     text = module_text([(dtype, (200, 96))], f"  ROOT r = {dtype}[96,200] transpose(p0), dimensions={{1,0}}")
     (result,) = compile_text(text, fp64_as_fp32=True, int64="exact").run([x])
     np.testing.assert_array_equal(result, x.T)
+
+
+BITS = np.array([0.0, -0.0, 1.0, -1.5, 2.0**-126, -(2.0**127), np.inf, -np.inf, np.nan])
+
+
+def exact(function, *inputs: np.ndarray) -> list[np.ndarray]:
+    """With 64-bit integers in two words, beside what XLA makes of it."""
+    with jax.enable_x64(True):
+        text = text_of(function, *inputs)
+        wanted = [np.asarray(leaf) for leaf in jax.tree.leaves(jax.jit(function)(*inputs))]
+    results = compile_text(text, fp64_as_fp32=True, int64="exact").run(list(inputs))
+    for result, want in zip(results, wanted, strict=True):
+        np.testing.assert_allclose(result, want, 1e-5, 1e-4)
+    return results
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.uint64])
+def test_bits(dtype: type) -> None:
+    exact(lambda x: (jax.lax.bitcast_convert_type(x, dtype) >> 29, jnp.signbit(x)), BITS[:-1])
+    exact(lambda bits: jax.lax.bitcast_convert_type(bits, np.float64), BITS.view(dtype))
+
+
+def test_bits_beyond_fp32() -> None:
+    """They are cut off: what is below 1 stays so; what is too large is infinite, what is too small zero."""
+    numbers = np.array([1e300, -1e300, 1e-300, 5e-324, np.nextafter(2.0, 0)])
+    with jax.enable_x64(True):
+        text = text_of(lambda bits: jax.lax.bitcast_convert_type(bits, np.float64), numbers.view(np.uint64))
+    (found,) = compile_text(text, fp64_as_fp32=True, int64="exact").run([numbers.view(np.uint64)])
+    np.testing.assert_array_equal(found, [np.inf, -np.inf, 0, 0, 2 - 2.0**-23])
+
+
+def test_random_numbers() -> None:
+    exact(lambda: jax.random.normal(jax.random.key(3), (33, 5)))
+    (found,) = exact(lambda: jax.random.uniform(jax.random.key(0), (4096,)))
+    assert found.min() >= 0
+    assert found.max() < 1
+
+
+def test_bits_of_parts() -> None:
+    with jax.enable_x64(True):
+        text = text_of(lambda x: jax.lax.bitcast_convert_type(x, np.uint32), X)
+    with pytest.raises(CompileError, match="bits of FP64"):
+        compile_text(text, fp64_as_fp32=True, int64="exact")

@@ -79,6 +79,8 @@ AROUND = ("",) * 6 + ("lax.map(lambda given: each(*given), {})", "jax.vmap(each)
 """What readers of views stand in."""
 LIBRARIES = {"plain": plain_jax.makers, "algorithms": algorithms.makers}
 """Kinds of programs that are text."""
+RARE = {"mixed_precision_accumulation": False, "fast_relayout": False, "saturate_infinity": True}
+"""Options of some algorithms."""
 XLA_EVERY = 8
 """Of programs of each reader of views, how many meet the reference of their ops alone: all but one."""
 MACHINES = Path(__file__).parents[1] / "machines"
@@ -279,6 +281,7 @@ def plain(seed: int, kind: str = "plain") -> Case:
         source = plain_jax.text(p, real)
         if kind == "algorithms":
             source = algorithms.surrounded(p, source)
+            options |= {name: value for name, value in RARE.items() if chooser.random() < 0.1}
         inputs = [numbers(dtype, dims, seed * 100 + at, whole) for at, (dtype, dims, whole) in enumerate(p.inputs)]
         machine = tiny(chooser) if chooser.random() < 0.1 else TRN1
         schedules = seed if chooser.random() < 0.2 else None
