@@ -3,8 +3,16 @@
 import pytest
 import soak_kinds
 
-FOUND = [("types", 77700090), ("types", 77700138), ("plain", 624), ("plain", 81000021), ("parts", 81000182)]
-"""Of 64-bit columns, which no engine transposes; of a mask before and after a product; of attentions read in part."""
+FOUND = [
+    ("types", 77700090),
+    ("types", 77700138),
+    ("plain", 624),
+    ("plain", 81000021),
+    ("parts", 81000182),
+    ("parts", 85000054),
+]
+"""Of 64-bit columns, which no engine transposes; of a mask before and after a product; of attentions read in part,
+one of which has masks that are read in part."""
 QUICK = FOUND + [(kind, seed) for kind in soak_kinds.KINDS for seed in range(5 if kind in ("jax", "tiny") else 1)]
 QUICK += [("modules", 1002)]
 """Numbers of rows that a reduction of these rows is compared with."""

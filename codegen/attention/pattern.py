@@ -70,7 +70,10 @@ class Attention:
     def read_in_part(self) -> set[hlo.SSAValue]:
         """Operands of which columns are not read that have no weight: in any row, or, of what has rows, in one."""
         rows, columns = self.dims[self.row], self.dims[self.column]
-        found = {leaf for step in self.steps for leaf in leaves_of(step)} if self.columns(0, 0) < columns else set()
+        banded = any(step.band is not None for step in self.steps)
+        # the first rows may have no weight at all, for which all columns are read
+        in_part = banded and any(self.columns(row, row) < columns for row in range(rows))
+        found = {leaf for step in self.steps for leaf in leaves_of(step)} if in_part else set()
         if self.columns(0, rows - 1) < columns:
             found |= {self.scores.operands[1 - self.queries], self.product.operands[1 - self.weights]}
         return found
