@@ -51,7 +51,8 @@ def image_by_image(computation: hlo.ComputationOp) -> set[hlo.Operation]:
         near = region | {other for each in region for other in _around(each)}
         joined = any(isinstance(each, hlo.ConcatenateOp) for each in region)
         reduced = any(isinstance(each, hlo.ReduceOp) for each in near)
-        if not any(map(_asks_for_features, near)) and (reduced or not joined):
+        alone = op.shape.dims[op.dims.data.out_batch] == 1  # either order is the same memory
+        if not alone and not any(map(_asks_for_features, near)) and (reduced or not joined):
             found |= {each for each in region if isinstance(each, hlo.ConvolutionOp)}
     return found
 
