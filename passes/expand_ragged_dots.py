@@ -22,8 +22,9 @@ from neuronx_cc.ir.hlo.editing import ops_of, replace
 from neuronx_cc.ir.types import FLOATS, itemsize
 from neuronx_cc.passes.expansions import group_plan, group_products
 from neuronx_cc.passes.expansions.build import Build, Value
-from neuronx_cc.passes.expansions.group_chain import Chain, chains, row_bytes
+from neuronx_cc.passes.expansions.group_chain import Chain, chains, row_bytes, sums_rows
 from neuronx_cc.passes.expansions.group_rows import groups_of, inside, running_sum
+from neuronx_cc.passes.expansions.group_values import contraction
 from neuronx_cc.passes.manager import PassContext, only_for
 
 
@@ -51,7 +52,7 @@ def _expand(module: HloModule, op: hlo.RaggedDotOp, context: PassContext) -> Non
     work = _work(op, context.options.auto_cast != "none")
     plan = group_plan.choose(context.timing, work) if work is not None else None
     if axis in op.dims.data.lhs_batch:
-        replace(op, group_products.contraction(b, op, (lhs, rhs), op.dims.data))
+        replace(op, contraction(b, op, (lhs, rhs), op.dims.data))
     elif work is not None and plan is not None and plan.few and group_products.is_plain(op):
         replace(op, group_products.of_few_rows(b, op, groups_of(b, sizes, work.rows)))
     elif work is not None and plan is not None and plan.first:
@@ -63,7 +64,7 @@ def _expand(module: HloModule, op: hlo.RaggedDotOp, context: PassContext) -> Non
 def _linked(chain: Chain, casts: bool) -> group_plan.Linked:
     products = [work for op in chain.products if (work := _work(op, casts)) is not None]
     plain, summed = ([value for value, is_summed in chain.inputs if is_summed == wanted] for wanted in (False, True))
-    back = [row_bytes([op.results[0]], chain.rows) for op in chain.outputs if not group_products.sums_rows(op)]
+    back = [row_bytes([op.results[0]], chain.rows) for op in chain.outputs if not sums_rows(op)]
     return group_plan.Linked(
         tuple(products), row_bytes(plain, chain.rows) + 2 * row_bytes(summed, chain.rows), tuple(back)
     )
@@ -113,14 +114,12 @@ def _masked(b: Build, op: hlo.RaggedDotOp, axis: int) -> Value:
     moved = [tuple(dim + 1 for dim in part) for part in (dims.lhs_contracting, dims.lhs_batch)]
     if axis not in dims.lhs_contracting:
         contracted = (0, *moved[0]), (*op.group_dims.data, *dims.rhs_contracting)
-        return group_products.contraction(b, op, (lhs, rhs), hlo.DotDims(*contracted, moved[1], dims.rhs_batch))
+        return contraction(b, op, (lhs, rhs), hlo.DotDims(*contracted, moved[1], dims.rhs_batch))
     other = dims.rhs_contracting[dims.lhs_contracting.index(axis)]
     prefix = ragged_prefix(other, hlo.shape_of(rhs).rank, dims.rhs_batch, dims.rhs_contracting)
     rhs = _grouped(b, rhs, other, prefix, sizes)
     moved += [tuple(dim + 1 for dim in part) for part in (dims.rhs_contracting, dims.rhs_batch)]
-    return group_products.contraction(
-        b, op, (lhs, rhs), hlo.DotDims(moved[0], moved[2], (0, *moved[1]), (0, *moved[3]))
-    )
+    return contraction(b, op, (lhs, rhs), hlo.DotDims(moved[0], moved[2], (0, *moved[1]), (0, *moved[3])))
 
 
 def _grouped(b: Build, value: Value, axis: int, prefix: tuple[int, ...], sizes: Value) -> Value:

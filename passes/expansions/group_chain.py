@@ -63,6 +63,11 @@ class Product:
         return self.sums_rows or (self.op.args[1] not in made and self.op.args[1] not in others)
 
 
+def sums_rows(op: hlo.HloOp) -> bool:
+    """Whether ``op`` is a contraction that sums the rows of each group."""
+    return isinstance(op, hlo.RaggedDotOp) and Product.of(op).sums_rows
+
+
 @dataclass(frozen=True, slots=True)
 class Chain:
     """Ops in their order."""

@@ -4,6 +4,7 @@ Numbers of rows are s32. Sizes below zero count as zero, and what reaches beyond
 """
 
 from dataclasses import dataclass
+from math import prod
 
 from neuronx_cc.ir import hlo
 from neuronx_cc.passes.expansions.build import Build, Value
@@ -125,3 +126,54 @@ def left_over(b: Build, groups: Groups, first: int, tile: int, whole: bool) -> L
 def inside(b: Build, at: Value, starts: Value, ends: Value) -> Value:
     """Whether ``starts <= at < ends``."""
     return b.each(hlo.AndOp, b.compare(at, starts, "GE"), b.compare(at, ends, "LT"))
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """Rows that are left of a group."""
+
+    size: int
+    group: Value
+    first: Value
+    """The first row."""
+    begin: Value
+    """Where the rows that are read begin, inside of all rows."""
+    mine: Value
+    """Which of these are of the tile."""
+
+    @classmethod
+    def of(cls, b: Build, groups: Groups, tiles: Value, at: Value, size: int) -> "Tile":
+        """The tile ``at`` of ``Left.tiles``."""
+        row = b.reshape(b.dynamic_slice(tiles, (at, b.number(0, "s32")), (1, 3)), (3,))
+        group, first, end = (b.reshape(b.slice(row, 0, index, index + 1), ()) for index in range(3))
+        begin = b.each(hlo.MinimumOp, first, b.number(groups.rows - size, "s32"))
+        last = b.each(hlo.MinimumOp, end, b.add(first, b.number(size, "s32")))
+        place = b.add(b.iota((size,), 0), b.broadcast(begin, (size,)))
+        return cls(size, group, first, begin, inside(b, place, *(b.broadcast(each, (size,)) for each in (first, last))))
+
+    def rows(self, b: Build, table: Value) -> Value:
+        """Those of ``table`` [rows, W]."""
+        return b.dynamic_slice(table, (self.begin, b.number(0, "s32")), (self.size, hlo.shape_of(table).dims[1]))
+
+
+def table_of(b: Build, value: Value, axis: int) -> tuple[Value, list[int]]:
+    """[rows, all other dims], and the sizes of these, in their order."""
+    dims = hlo.shape_of(value).dims
+    others = [dim for dim in range(len(dims)) if dim != axis]
+    table = b.reshape(b.transpose(value, [axis, *others]), (dims[axis], prod(dims[dim] for dim in others)))
+    return table, [dims[dim] for dim in others]
+
+
+def where(b: Build, mask: Value, value: Value) -> Value:
+    """``value`` [*dims of ``mask``, ...] where that holds, else zero."""
+    dims = hlo.shape_of(value).dims
+    spread = b.broadcast(mask, dims, range(hlo.shape_of(mask).rank))
+    return b.select(spread, value, b.number_like(0, value))
+
+
+def taken(b: Build, array: Value, axis: int, number: Value) -> Value:
+    """``array`` at one index of a dim, which is gone."""
+    dims = hlo.shape_of(array).dims
+    starts = [number if dim == axis else b.number(0, "s32") for dim in range(len(dims))]
+    taken = b.dynamic_slice(array, starts, [1 if dim == axis else size for dim, size in enumerate(dims)])
+    return b.reshape(taken, [size for dim, size in enumerate(dims) if dim != axis])
