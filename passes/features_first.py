@@ -1,12 +1,12 @@
 """Orders the dims of images as a core wants them: features first, for they lie on the partitions.
 
 Input: canonical hlo. Output: a convolution of many positions gives [features, batch, positions], or [batch, features,
-positions] where images are computed one by one (``analysis.image_regions``), whatever order the program asked for, and
-the transposes that restore the program's order are moved down past everything that need not care: elementwise ops,
-reductions, windows, pads, slices, concatenates, exchanges with other devices that run this program. Where they meet the
-transposes of other operands they vanish; convolutions take them into their dimension numbers. Only transposes that this
-pass made are moved, and an op is transposed only if most of its operands' elements come in the new order already. No
-value changes; reductions may add in another order.
+positions] where images are computed one by one (``analysis.image_regions``) outside of loops, whatever order the
+program asked for, and the transposes that restore the program's order are moved down past everything that need not
+care: elementwise ops, reductions, windows, pads, slices, concatenates, exchanges with other devices that run this
+program. Where they meet the transposes of other operands they vanish; convolutions take them into their dimension
+numbers. Only transposes that this pass made are moved, and an op is transposed only if most of its operands' elements
+come in the new order already. No value changes; reductions may add in another order.
 """
 
 from collections.abc import Callable, Sequence, Set
@@ -33,7 +33,8 @@ CHANNELS = 16
 def run(module: HloModule, context: PassContext) -> None:
     for computation in module.computations():
         if any(isinstance(op, hlo.ConvolutionOp) for op in ops_of(computation.block)):
-            mover = Mover(given=computation is module.entry, batch_first=image_by_image(computation))
+            given = computation is module.entry
+            mover = Mover(given=given, batch_first=image_by_image(computation) if given else frozenset())
             for op in ops_of(computation.block):
                 mover.visit(op)
             for op in ops_of(computation.block):

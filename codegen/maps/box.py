@@ -280,7 +280,10 @@ class Box:
     def _columns(self) -> dict[hlo.SSAValue, int]:
         """Arrays that may be kept as columns, and the bytes a partition that each takes."""
         free, alignment = range(1, len(self.sizes) + 1), self.builder.sbuf.alignment
-        some = {value: block for value, block in self.blocks.items() if self.crossing is None or value in self.inputs}
+        left_out = set(self.plan.ends)  # their tiles have what is not stored
+        if self.crossing is not None:
+            left_out |= self.blocks.keys() - self.inputs.keys()
+        some = {value: block for value, block in self.blocks.items() if value not in left_out}
         columns = {value: block for value, block in unmirrored(some) if is_column(block, free)}
         return {value: up(column_bytes(self.builder.timing, block), alignment) for value, block in columns.items()}
 

@@ -1,5 +1,7 @@
 """Models of state spaces: states of few features a channel, step by step or as one scan, and products head by head."""
 
+from pathlib import Path
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,7 +9,11 @@ import pytest
 from generated import TRN1, check_function, compile_text, text_of
 from jax import lax
 
+from neuronx_cc.ir.targets import find_machine
 from neuronx_cc.runtime.clock_regions import simulate
+
+EIGHTH = find_machine(Path(__file__).resolve().parents[1] / "machines" / "eighth.toml")
+LITTLE = EIGHTH.with_settings(["memory.sbuf_partition_bytes=32768"])
 
 
 def simulated_us(function, *shapes):
@@ -115,6 +121,13 @@ def test_ranges_of_steps(sizes, random):
     """A loop hands on the state after each range, of which nothing else is stored."""
     given = [0.3 * random.standard_normal(dims).astype(np.float32) for dims in projected(*sizes)]
     check_function(of_one_projection, *given)
+
+
+@pytest.mark.parametrize("sizes", [(2, 64, 256, 16), (1, 49, 256, 8), (3, 40, 130, 4)], ids=str)
+def test_ranges_of_steps_beside_little_memory(sizes, random):
+    """Few states a partition would stay there until all are stored, but for those whose last step alone is."""
+    given = [0.3 * random.standard_normal(dims).astype(np.float32) for dims in projected(*sizes)]
+    check_function(of_one_projection, *given, machine=LITTLE)
 
 
 def test_gradients_through_ranges_of_steps(random):
