@@ -124,11 +124,13 @@ def _ops(
         elif isinstance(op, hlo.ElementwiseOp | hlo.SliceOp) and _joins(module, op, rows, made):
             ops.append(op)
             made.add(op.results[0])
-    kept: list[hlo.HloOp] = []
+    kept, contracted = dict[hlo.Operation, None](), set[hlo.Operation]()
     for op in reversed(ops):
-        if isinstance(op, hlo.RaggedDotOp) or _is_worthwhile(op, kept, made):
-            kept.append(op)
-    return tuple(reversed(kept))
+        if isinstance(op, hlo.RaggedDotOp) or not contracted.isdisjoint(users(op.results[0])):
+            contracted.add(op)
+        if op in contracted or _puts_back_less(op, kept, made):
+            kept[op] = None
+    return tuple(op for op in ops if op in kept)
 
 
 def _joins(module: HloModule, op: hlo.HloOp, rows: int, made: set[Value]) -> bool:
@@ -140,21 +142,12 @@ def _joins(module: HloModule, op: hlo.HloOp, rows: int, made: set[Value]) -> boo
     return all(each in made or is_uniform(module, each) for each in op.operands)
 
 
-def _is_worthwhile(op: hlo.HloOp, kept: Sequence[hlo.HloOp], made: set[Value]) -> bool:
-    """Whether contractions need ``op``, or fewer bytes are put back with it than without."""
-    if any(user in kept and not _ends(user, kept) for user in users(op.results[0])):
-        return True
+def _puts_back_less(op: hlo.HloOp, kept: Container[hlo.Operation], made: set[Value]) -> bool:
+    """Whether fewer bytes are put back with ``op``, of which no contraction comes, than without."""
     sources = [each for each in dict.fromkeys(op.operands) if each in made]
     if any(user is not op and user not in kept for each in sources for user in users(each)):
         return False
     return op.shape.nbytes <= sum(hlo.shape_of(each).nbytes for each in sources)
-
-
-def _ends(op: hlo.Operation, kept: Sequence[hlo.HloOp]) -> bool:
-    """Whether no contraction comes of the elementwise ``op``."""
-    if isinstance(op, hlo.RaggedDotOp):
-        return False
-    return all(_ends(user, kept) for user in users(op.results[0]) if user in kept)
 
 
 def is_uniform(module: HloModule, value: Value) -> bool:
@@ -164,7 +157,7 @@ def is_uniform(module: HloModule, value: Value) -> bool:
         return True
     if isinstance(owner, hlo.BroadcastOp):
         return 0 not in owner.dimensions.data
-    return isinstance(owner, hlo.ElementwiseOp) and all(is_uniform(module, each) for each in owner.operands)
+    return isinstance(owner, hlo.ElementwiseOp) and all(is_uniform(module, each) for each in {*owner.operands})
 
 
 def sources(module: HloModule, value: Value) -> list[Value]:
@@ -176,7 +169,7 @@ def sources(module: HloModule, value: Value) -> list[Value]:
         return [value]
     if isinstance(owner, hlo.BroadcastOp):
         return [owner.operand]
-    return [each for operand in owner.operands for each in sources(module, operand)]  # type: ignore[union-attr]
+    return [each for x in dict.fromkeys(owner.operands) for each in sources(module, x)]  # type: ignore[union-attr]
 
 
 def spread(b: Build, value: Value, lead: Sequence[int], outer: Callable[[Value], Value]) -> Value:
@@ -190,8 +183,8 @@ def spread(b: Build, value: Value, lead: Sequence[int], outer: Callable[[Value],
         return outer(value)
     if isinstance(owner, hlo.BroadcastOp):
         return b.broadcast(outer(owner.operand), dims, [dim + len(lead) - 1 for dim in owner.dimensions.data])
-    operands = [spread(b, each, lead, outer) for each in owner.operands]  # type: ignore[union-attr]
-    return again(b, owner, operands, dims)  # type: ignore[arg-type]
+    made = {each: spread(b, each, lead, outer) for each in dict.fromkeys(owner.operands)}  # type: ignore[union-attr]
+    return again(b, owner, [made[each] for each in owner.operands], dims)  # type: ignore[arg-type, union-attr]
 
 
 def again(b: Build, op: hlo.HloOp, operands: Sequence[Value], dims: Sequence[int]) -> Value:

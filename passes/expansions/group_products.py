@@ -44,7 +44,7 @@ def expand(module: HloModule, chain: Chain, plan: Plan, timing: Timing) -> None:
         erase(op)
 
 
-def _results(b: Build, made: "Together", outputs: Sequence[hlo.HloOp], plan: Plan) -> list[Value]:
+def _results(b: Build, made: Together, outputs: Sequence[hlo.HloOp], plan: Plan) -> list[Value]:
     """What ``outputs`` are outside of the chain."""
     chain, groups, tile = made.chain, made.groups, plan.tile
     made.b = b

@@ -11,7 +11,7 @@ from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.types import FLOATS
 from neuronx_cc.passes.expansions.build import Build, Value
-from neuronx_cc.passes.expansions.group_chain import Chain, Product, again, is_uniform, sources, spread, sums_rows
+from neuronx_cc.passes.expansions.group_chain import Chain, Product, again, sources, spread, sums_rows
 from neuronx_cc.passes.expansions.group_plan import Plan
 from neuronx_cc.passes.expansions.group_rows import (
     Groups,
@@ -60,7 +60,7 @@ class Reads:
             for value in op.operands:
                 if value in made:
                     wanted.append(made[value])
-                elif is_uniform(module, value):
+                else:  # the same for all rows
                     others |= dict.fromkeys(sources(module, value))
         return cls(tuple(rows), tuple(others))
 
@@ -186,7 +186,7 @@ class Together(Rows):
 class OfTile(Rows):
     """Rows that are left of a group, in a loop over tiles of them."""
 
-    here: "Tile"
+    here: Tile
     carried: dict[object, Value]
     """What the chain reads -> where the loop has it."""
 
