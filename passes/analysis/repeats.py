@@ -30,10 +30,11 @@ Dims = tuple[tuple[Atom, ...], ...]
 
 def repeats(value: Value, module: HloModule) -> Dims:
     """The atoms of each dim of ``value``; those of size 1 are left out."""
-    op, shape = defining_op(value), hlo.shape_of(value)
+    op = defining_op(value)
+    while isinstance(op, hlo.ElementwiseOp) and (varying := _varying(op, module)) is not None:
+        value, op = varying, defining_op(varying)
+    shape = hlo.shape_of(value)
     dims = shape.dims
-    if isinstance(op, hlo.ElementwiseOp) and (varying := _varying(op, module)) is not None:
-        return repeats(varying, module)
     if isinstance(op, hlo.TransposeOp):
         inner = repeats(op.operand, module)
         return tuple(inner[dim] for dim in op.dimensions.data)

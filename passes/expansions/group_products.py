@@ -17,7 +17,7 @@ from neuronx_cc.passes.expansions.build import Build, Value
 from neuronx_cc.passes.expansions.group_chain import Chain, Product, read_outside, sums_rows
 from neuronx_cc.passes.expansions.group_plan import Plan
 from neuronx_cc.passes.expansions.group_rows import Groups, Tile, group_of_rows, left_over, table_of, where
-from neuronx_cc.passes.expansions.group_values import OfTile, Reads, Together, contraction
+from neuronx_cc.passes.expansions.group_values import OfNone, OfTile, Reads, Together, contraction
 from neuronx_cc.passes.indexing.rows import gather_rows
 
 
@@ -50,10 +50,13 @@ def _results(b: Build, made: Together, outputs: Sequence[hlo.HloOp], plan: Plan)
     made.b = b
     whole = any(sums_rows(op) for op in outputs)
     left = left_over(b, groups, plan.first, tile, whole)
-    state = [made.all_rows(op) for op in outputs]
+    reads = Reads.of(b.module, chain, outputs)
+    none = OfNone(b, chain, (1,))
+    made.prepare(reads.ops)
+    none.prepare(reads.ops)
+    state = [made.all_rows(op, none) for op in outputs]
     totals = [_total(op) for op in outputs]
     state += [b.number(0, dtype, dims) for dtype, dims in filter(None, totals)]
-    reads = Reads.of(b.module, chain, outputs)
     tables = [table_of(b, value, axis)[0] for value, axis in reads.rows]
     count = len(state)
 
@@ -63,6 +66,7 @@ def _results(b: Build, made: Together, outputs: Sequence[hlo.HloOp], plan: Plan)
         begun = b.reshape(b.dynamic_slice(starts, (here.group,), (1,)), ())
         anew = b.compare(here.first, begun, "EQ")
         rows = OfTile(b, chain, (tile,), here, dict(zip((*reads.rows, *reads.others), read, strict=True)))
+        rows.prepare(reads.ops)
         results, sums = list(state[: len(outputs)]), iter(state[len(outputs) :])
         later = []
         for number, (op, total) in enumerate(zip(outputs, totals, strict=True)):

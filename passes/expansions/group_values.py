@@ -35,6 +35,8 @@ class Reads:
     """With the dim that is rows."""
     others: tuple[Value, ...]
     """Matrices of groups, and what all rows share."""
+    ops: tuple[hlo.HloOp, ...]
+    """That are computed of these, in their order."""
 
     @classmethod
     def of(cls, module: HloModule, chain: Chain, outputs: Sequence[hlo.HloOp]) -> "Reads":
@@ -62,7 +64,7 @@ class Reads:
                     wanted.append(made[value])
                 else:  # the same for all rows
                     others |= dict.fromkeys(sources(module, value))
-        return cls(tuple(rows), tuple(others))
+        return cls(tuple(rows), tuple(others), tuple(op for op in chain.ops if op in seen))
 
 
 @dataclass(slots=True)
@@ -73,6 +75,12 @@ class Rows:
     chain: Chain
     lead: tuple[int, ...]
     known: dict[Value, Value] = field(default_factory=dict, init=False)
+
+    def prepare(self, ops: Sequence[hlo.HloOp]) -> None:
+        """Make what comes of ``ops`` one by one, however long a chain is; but sums."""
+        for op in ops:
+            if not sums_rows(op):
+                self.value(op.results[0])
 
     def value(self, value: Value) -> Value:
         """[*lead, ...] of ``value`` [rows, ...], which the chain makes or all rows share."""
@@ -165,15 +173,15 @@ class Together(Rows):
         all_groups = hlo.DotDims(_after(one), dims.rhs_contracting, (0, *_after(batch)), (group, *dims.rhs_batch))
         return self.multiplied(op, self.rows_of(op.args[0], product.axis), op.args[1], all_groups)
 
-    def all_rows(self, op: hlo.HloOp) -> Value:
-        """The result of ``op``: [rows, W], where rows that a group has after its first ones are anything; or sums, of
-        the first rows alone.
+    def all_rows(self, op: hlo.HloOp, none: OfNone) -> Value:
+        """The result of ``op``: [rows, W], where rows that a group has after its first ones are anything, those of no
+        group as in ``none``; or sums, of the first rows alone.
         """
         if not sums_rows(op):
             made = self.value(op.results[0])
             width = hlo.shape_of(made).size // prod(self.lead)
-            none = self.b.reshape(OfNone(self.b, self.chain, (1,)).value(op.results[0]), (1, width))
-            return put_back(self.b, self.groups, self.begins, self.b.reshape(made, (*self.lead, width)), none)
+            row = self.b.reshape(none.value(op.results[0]), (1, width))
+            return put_back(self.b, self.groups, self.begins, self.b.reshape(made, (*self.lead, width)), row)
         assert isinstance(op, hlo.RaggedDotOp), "sums of products"
         rows = self.summands(op, self.mine)
         one = _of_sums(op)

@@ -159,6 +159,21 @@ def test_chains(form: Any, kind: str, first: int, monkeypatch: pytest.MonkeyPatc
     check_function(form, *arrays, sizes_of(kind, 5, 130, draw), relative=1e-4)
 
 
+def test_long_ways_between_contractions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python's recursion ends at a depth of 1,000."""
+    plan = group_plan.Plan(0.0, 8, 16)
+    monkeypatch.setattr(group_plan, "together", lambda timing, linked: plan)
+
+    def network(x: Any, w: Any, s: Any) -> Any:
+        hidden = lax.ragged_dot(x, w, s)
+        for _ in range(700):
+            hidden = jnp.tanh(hidden) * 1.01
+        return lax.ragged_dot(hidden, w.transpose(0, 2, 1), s)
+
+    given = np.ones((64, 8), np.float32), np.ones((8, 8, 4), np.float32), np.full(8, 8, np.int32)
+    compile_text(text_of(network, *given))
+
+
 def test_experts_put_rows_back_once() -> None:
     """Microseconds: each contraction by itself took 2,097."""
     draw = np.random.default_rng(0)
