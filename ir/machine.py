@@ -66,6 +66,8 @@ class Sizes:
     """Of the matrix engine: most partitions of a product's result."""
     moving: int
     """Most columns of one product's moving operand."""
+    row_tiles: int
+    """Equal parts of those rows, at each of which the operands of a short contraction may begin."""
     alignment: int
     """Bytes to which pieces of memory on chip are aligned."""
 
@@ -131,9 +133,11 @@ class Machine(Mapping[str, Value]):
         names = ("partitions", "psum_partition_bytes", "psum_bank_bytes", "hbm_bytes")
         partitions, psum, bank, hbm = (int(self[f"memory.{name}"]) for name in names)
         sbuf = int(self["memory.sbuf_partition_bytes"] - self["sbuf.reserved_bytes"])
-        rows, columns, moving = (int(self[f"pe.{name}"]) for name in ("rows", "columns", "max_moving"))
+        rows, columns, moving, tiles = (
+            int(self[f"pe.{name}"]) for name in ("rows", "columns", "max_moving", "row_tiles")
+        )
         bank = min(bank, psum // 2)
-        return Sizes(partitions, sbuf, psum, bank, hbm, rows, columns, moving, int(self["sram.min_align"]))
+        return Sizes(partitions, sbuf, psum, bank, hbm, rows, columns, moving, tiles, int(self["sram.min_align"]))
 
     def differences(self, base: "Machine") -> tuple[str, ...]:
         """The ``key=value`` settings that make this machine of ``base``."""

@@ -75,6 +75,14 @@ class Emitter:
     summing: tuple[Block, Block] | None = None
     """A result whose rows an activation adds up as it makes them, and where to: the same dims, rows as repetitions."""
 
+    stays: Callable[[str, Block], tuple[Block, bool] | None] | None = None
+    """Where what is made of a block lies, if it stays, and whether it is there."""
+
+    def derived(self, what: str, of: Block) -> tuple[Block, bool]:
+        """Where ``what`` is made of ``of``, in FP32, and whether it is there already."""
+        there = self.stays(what, of) if self.stays is not None else None
+        return there or (self.scratch(of, "f32"), False)
+
     def over(
         self, op: str, stream: Stream, outs: Sequence[Block], ins: Sequence[Block], **modifiers: Unpack[Modifiers]
     ) -> None:

@@ -10,6 +10,7 @@ from math import prod
 from neuronx_cc.codegen.emission.builder import Block, Builder, Ring
 from neuronx_cc.codegen.emission.views import Atom
 from neuronx_cc.ir.errors import NO_LOC, CompileError, Loc
+from neuronx_cc.ir.isa.program import Space
 from neuronx_cc.ir.types import itemsize
 
 
@@ -37,6 +38,8 @@ class TilePool:
     _banks: list[Ring] = field(default_factory=list)
     _idle: dict[int, Idle] = field(default_factory=dict)
     """Bytes -> what was given back."""
+    _free_banks: dict[int, list[Ring]] = field(default_factory=dict)
+    """Bytes -> PSUM that was given back, the first first."""
     _lent: dict[int, Ring] = field(default_factory=dict)
     _left: dict[tuple[int, int], tuple[bool, int]] = field(default_factory=dict)
     """Ring and offset of a buffer -> whether a transfer reads it, and how many tiles had been given back before it."""
@@ -104,13 +107,19 @@ class TilePool:
         return ring
 
     def bank(self, nbytes: int) -> Ring | None:
-        """PSUM of ``nbytes`` a partition in whole banks, or None when it is taken."""
+        """PSUM of ``nbytes`` a partition in whole banks, or None when it is taken: such as was not used yet, or was
+        given back first.
+        """
         size = self.builder.sizes.bank_bytes
         nbytes = -(-nbytes // size) * size
-        if self.builder.psum.largest_gap() < nbytes:
+        if self.builder.psum.largest_gap() >= nbytes:
+            ring = self.builder.ring(self.builder.psum, nbytes, 1, self.name)
+            self._banks.append(ring)
+        elif free := self._free_banks.get(nbytes):
+            ring = free.pop(0)
+        else:
             return None
-        ring = self.builder.ring(self.builder.psum, nbytes, 1, self.name)
-        self._banks.append(ring)
+        self._lent[id(ring.alloc)] = ring
         return ring
 
     def share(self, block: Block) -> None:
@@ -126,7 +135,9 @@ class TilePool:
             self._shares[id(block.alloc)] -= 1
             return
         ring = self._lent.pop(id(block.alloc), None)
-        if ring is not None:
+        if ring is not None and ring.alloc.space is Space.PSUM:
+            self._free_banks.setdefault(ring.nbytes, []).append(ring)
+        elif ring is not None:
             self._left[id(ring), block.offset.const] = stored, self._count
             self._count += 1
             heappush(self._sorted(ring.nbytes).rings, (self._left_at(ring), self._count, ring))

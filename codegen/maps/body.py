@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import partial
 from math import prod
@@ -21,9 +21,10 @@ from neuronx_cc.codegen.maps.crossing import MOST_ADDED, Crossing
 from neuronx_cc.codegen.maps.fusion import Fusion
 from neuronx_cc.codegen.maps.lifetimes import Member
 from neuronx_cc.codegen.maps.operands import Operands
+from neuronx_cc.codegen.maps.packed_rows import PackedRow
 from neuronx_cc.codegen.maps.partitions import rows_of
 from neuronx_cc.codegen.maps.plan import MapPlan
-from neuronx_cc.codegen.maps.row_reduction import only_on_vector, reduce_rows, sums_as_made
+from neuronx_cc.codegen.maps.row_reduction import only_on_scalar, only_on_vector, reduce_rows, sums_as_made
 from neuronx_cc.codegen.maps.space import TileSpace
 from neuronx_cc.codegen.movement.transfer import put
 from neuronx_cc.ir import hlo
@@ -51,6 +52,8 @@ class Round:
     """What is on chip already, and where results go that have a place; all others are added."""
     partial: Set[hlo.HloOp] = frozenset()
     """Reductions of which it makes a part."""
+    beside: Sequence[hlo.HloOp] = ()
+    """What else is emitted for these elements, at another time."""
 
 
 @dataclass(slots=True)
@@ -80,6 +83,10 @@ class Body:
     pool: TilePool
     loads: TilePool
     stores: TilePool
+    derived: Callable[[str, Block], tuple[Block, bool] | None] | None
+    """Where what is made of a value of the rows lies that stays for all sections, and whether it is there."""
+    packed: Mapping[hlo.SSAValue, PackedRow]
+    """Rows of which sections are repeated over the partitions."""
 
     @property
     def kernel(self) -> Kernel:
@@ -94,8 +101,11 @@ class Body:
         emitter = self._emitter(scratch)
         within = {*self.fusion.users, *self.fusion.functions}
         made = [op for op in work.ops if not (isinstance(op, hlo.ReduceOp) and self._is_on_tensor(op, sizes))]
-        ahead = only_on_vector(made, within, self.sums, partial(self._is_array, blocks), prod(sizes), blocks)
-        emitter.vector_load = sum(ahead.values())
+        are_arrays = partial(self._is_array, blocks)
+        ahead = only_on_vector(made, within, self.sums, are_arrays, prod(sizes), blocks)
+        beside = only_on_vector(work.beside, within, self.sums, are_arrays, prod(sizes), blocks)
+        emitter.vector_load = sum(ahead.values()) + sum(beside.values())
+        emitter.scalar_load = prod(sizes) * len(only_on_scalar(work.beside, self.kernel, self.sums))
         here = work.here
         here |= self._load(emitter, blocks, sizes, starts, work)
         yield
@@ -114,13 +124,18 @@ class Body:
             if result not in here:
                 here[result] = self.destination(result, home, sizes, is_row)
             out = here[result].select(row_dims) if is_row else here[result]
+            total = self.sums.get(op)
             op = self.fusion.casts.get(op, op)
             ins = self.operands.of(op, here)
             if isinstance(op, hlo.ReduceOp):
                 if isinstance(ins[0], Splat):
                     scratch.append(self._filled(emitter, ins[0], sizes))
                     ins[0] = scratch[-1]
-                parts = summed[op].select(row_dims) if op in summed else self._fold(emitter, op, out, ins[0], blocks)
+                parts = (
+                    summed[op].select(row_dims)
+                    if op in summed
+                    else self._fold(emitter, op, out, ins[0], blocks, bool(work.beside))
+                )
                 if op in summed and op in self.at_once:
                     scratch.append(summed[op])
                 if op not in work.partial:
@@ -132,7 +147,7 @@ class Body:
             else:
                 emitter.inverses = partial(self._in_bank, result) if result in self.banks else None
                 arrays = [rows_of(x, row_dims) for x in ins] if is_row else ins
-                summed |= self._compute(emitter, op, out, arrays, sizes, blocks, work)
+                summed |= self._compute(emitter, op, total, out, arrays, sizes, blocks, work)
             if home is not None and result in self.plan.ends:
                 self.store(*ends.stored_of(home, out, self.tiles.walk, self.plan.ends[result]), row_dims, is_row)
             else:
@@ -149,14 +164,15 @@ class Body:
         self,
         emitter: Emitter,
         op: hlo.HloOp,
+        total: hlo.ReduceOp | None,
         out: Block,
         ins: Sequence[Readable],
         sizes: Sequence[int],
         blocks: Blocks,
         work: Round,
     ) -> dict[hlo.HloOp, Block]:
-        """Emit an elementwise op. A sum of the rows that it makes -> what is added up on the way, where Scalar does."""
-        total, timing = self.sums.get(op), self.context.timing
+        """Emit an elementwise op. A ``total`` of the rows that it makes -> what Scalar adds up of it on the way."""
+        timing = self.context.timing
         if total is None or total not in work.ops or not sums_as_made(timing, sizes, self.tiles.reduced):
             elementwise.emit(emitter, op, out, ins)
             return {}
@@ -202,7 +218,7 @@ class Body:
             scratch.append(self.pool.like(like, dtype))
             return scratch[-1]
 
-        return Emitter(self.context.builder, make, pace=pace(self.context.builder.timing))
+        return Emitter(self.context.builder, make, pace=pace(self.context.builder.timing), stays=self.derived)
 
     def give_back(self, tiles: Mapping[hlo.SSAValue, Block], blocks: Blocks) -> None:
         """The tiles of values that nothing reads any more."""
@@ -235,7 +251,7 @@ class Body:
         partitions, turned = self.tiles.partitions, self.plan.transposed
         inputs = {value: blocks[value] for value in work.inputs if value not in turned}
         signed, casts = self.signed.__contains__, self.fusion.loaded
-        here = map_inputs.load_all(self.context, self.loads, inputs, partitions, signed, casts)
+        here = map_inputs.load_all(self.context, self.loads, inputs, partitions, signed, casts, self.packed)
         if self.turner is not None:
             here |= {value: self.turner.load(value, blocks[value], emitter) for value in turned}
         for value, axis in work.iotas.items():
@@ -291,8 +307,13 @@ class Body:
             for dim, atom in enumerate(block.dims[1:])
         )
 
-    def _fold(self, emitter: Emitter, op: hlo.ReduceOp, out: Block, source: Readable, blocks: Blocks) -> Block:
-        """Fold rows into ``out``, and return it; or ``source``, where TensorE adds up all that rows have."""
+    def _fold(
+        self, emitter: Emitter, op: hlo.ReduceOp, out: Block, source: Readable, blocks: Blocks, copies: bool
+    ) -> Block:
+        """Fold rows into ``out``, and return it; or ``source``, where TensorE adds up all that rows have.
+
+        ``copies``: what comes from outside may be copied as it is added up.
+        """
         assert isinstance(source, Block), "deferred ops have one user, an elementwise op"
         kept = [0, *(dim + 1 for dim, reduced in enumerate(self.tiles.reduced) if not reduced)]
         folded = [dim + 1 for dim, reduced in enumerate(self.tiles.reduced) if reduced]
@@ -302,7 +323,9 @@ class Body:
             out = emitter.scratch(out, "f32")  # TensorE reads it
         made = self.operands.sources[op.sources[0]]
         own = blocks.get(op.sources[0] if made is None else made) is None
-        reduce_rows(emitter, self.context.combiners[op.to_apply.data[0]], out, source.select([*kept, *folded]), own)
+        reduce_rows(
+            emitter, self.context.combiners[op.to_apply.data[0]], out, source.select([*kept, *folded]), own, copies
+        )
         return out
 
     def fold_parts(self, op: hlo.ReduceOp, parts: Block, home: Block | None, here: Blocks) -> Block:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
 from functools import partial
 from itertools import chain
 from math import ceil, prod
@@ -37,15 +38,13 @@ from neuronx_cc.codegen.maps.lifetimes import Alive, Member, last_uses, tiles_al
 from neuronx_cc.codegen.maps.moved import loops_around, sooner
 from neuronx_cc.codegen.maps.operands import Operands
 from neuronx_cc.codegen.maps.overlap import BODY, UNROLL, Overlap, Tiles, overlap_of, tile_count
+from neuronx_cc.codegen.maps.packed_rows import PackedRow
 from neuronx_cc.codegen.maps.partitions import defer_partitions
 from neuronx_cc.codegen.maps.parts import LEAST_TILE
 from neuronx_cc.codegen.maps.plan import MapPlan, counted_axes
 from neuronx_cc.codegen.maps.row_banks import banks_of, read_at_once, read_beside
 from neuronx_cc.codegen.maps.row_reduction import sums_as_made, sums_of
 from neuronx_cc.codegen.maps.space import loops_of, tile_space
-from neuronx_cc.codegen.maps.staged import Sections
-from neuronx_cc.codegen.maps.stages import choose as choose_stages
-from neuronx_cc.codegen.maps.stages import stages_of
 from neuronx_cc.codegen.maps.staggered import Staggered
 from neuronx_cc.codegen.maps.tile_size import tile_elements, whole_runs
 from neuronx_cc.codegen.movement.transfer import put
@@ -55,10 +54,6 @@ from neuronx_cc.ir.types import NARROW, itemsize
 
 Tile = Callable[[Starts, Blocks], Iterator[None]]
 """Emits the tile of blocks that starts there, step by step."""
-STAGED = 2
-"""Tiles of whole rows for which there has to be room, else rows are taken in stages: one alone is loaded, worked on and
-stored in turn.
-"""
 SPREAD_TILES = 4
 """Tiles of a reduction from which it pays to repeat a row over the partitions once, which stays there."""
 MOST_REPEATED = 2048
@@ -98,7 +93,7 @@ class Box:
         """Free dims of which a tile holds all, for runs of what is transposed."""
         folded = {dim for dim, reduced in enumerate(self.reduced) if reduced}
         kept = {dim for dim in range(len(self.sizes)) if 0 < self.kernel.folded <= tiles.axis(dim)}
-        self._whole = folded | {dim - 1 for dim in self.walk} | self.runs | kept
+        self.whole = folded | {dim - 1 for dim in self.walk} | self.runs | kept
         """Free dims of which a tile holds all."""
         self.turner: transposed.Turner | None = None
         self.crossing: Crossing | None = None
@@ -106,6 +101,8 @@ class Box:
         """Sums over the partitions that the next instruction reads."""
         self.banks: Mapping[hlo.SSAValue, Ring] = {}
         """Values of rows -> where they lie in PSUM."""
+        self.packed: dict[hlo.SSAValue, PackedRow] = {}
+        """Rows of which sections are repeated over the partitions."""
         self.counting = Counting(self.builder, self.pool, tiles, area.origin)
         asked = self._is_scale, self._is_loaded, self._is_cast, self._is_repeated
         self.fusion = Fusion(context, self.kernel, member, area.outputs, *asked, plan.spreads_rows)
@@ -114,7 +111,7 @@ class Box:
         self.ops = sum(op not in done and not self.kernel.is_row(op.shape) for op in self.kernel.ops)
         """That are emitted for all elements, casts of what is folded among them."""
         self.sums = sums_of(context, self.kernel, member)
-        self._signed = telling_zeros(self.kernel.ops)
+        self.signed = telling_zeros(self.kernel.ops)
         """Operands whose zeros' signs show in what is computed."""
         self.operands = Operands(context, self.kernel, member, self.fusion)
 
@@ -168,7 +165,9 @@ class Box:
 
     # which free dims are looped over -----------------------------------------------------------------------------
 
-    def emit(self) -> None:
+    @contextmanager
+    def begun(self) -> Iterator[None]:
+        """What comes ahead of its tiles, and after them."""
         self.dying = last_uses(self.kernel, self.member, self.fusion.within)
         self.turner = transposed.Turner.of(self.context, self.pool, self.plan)
         self.crossing = Crossing.of(self.context, self.plan, self.pool)
@@ -178,69 +177,66 @@ class Box:
             self.at_once = read_at_once(self.kernel, self.fusion.within, self.blocks)
         if self.columns is not None:
             self.columns.begin(self.tiles)
-        if self._are_long():
-            self._emit_stages()
-        else:
-            self._emit_tiles()
+        yield
         for pool in self._pools():
             pool.free()
         if self.columns is not None:
             self.columns.end()
 
-    def _emit_tiles(self) -> None:
+    def emit_tiles(self) -> None:
         """Emit tiles that hold whole rows."""
-        loaded, resident, tiles_of = self._loaded(), self._resident(), self._alive()
+        loaded, resident, tiles_of = self.loaded(), self.resident(), self.alive()
         own, timing = tiles_of.element_bytes, self.builder.timing
         streamed = [self.blocks[value] for value in self.inputs if value not in {*self.plan.transposed, *resident}]
         # sums over the partitions are within a bank, whatever lies between the elements of an array
         made = [self.blocks[value] for value in self.blocks if value not in self.inputs and value not in resident]
         again = [block for block in streamed if not (is_column(block, range(1, len(self.sizes) + 1)) or is_row(block))]
         around = (again, made) if self.crossing is None else ([], [])
-        cut = partial(loops_around, timing, around, self.sizes, self._whole)
+        cut = partial(loops_around, timing, around, self.sizes, self.whole)
         alive = own + ceil(sum(between(timing, block) * elements_of(block) for block in streamed) / prod(self.sizes))
         room = int(self.builder.sbuf.largest_gap() * 0.95)
         repeated = self.inputs.keys() - {*resident, *loaded}
-        wanted = {value: self._spread_bytes(value) for value in self.inputs if self._is_spread(value)}
-        least = self._bytes_of(tiles_of, repeated - wanted.keys(), smallest := cut(LEAST_TILE))
+        wanted = {value: self.spread_bytes(value) for value in self.inputs if self.is_spread(value)}
+        least = self.bytes_of(tiles_of, repeated - wanted.keys(), smallest := cut(LEAST_TILE))
         if sum(wanted.values()) > room - least:
-            least = self._bytes_of(tiles_of, repeated, smallest)
+            least = self.bytes_of(tiles_of, repeated, smallest)
         rows = kept_in(wanted, room - least)
         repeated -= rows.keys()
         room -= sum(rows.values())
-        staying = kept_in(self._columns(), room - least)
+        staying = kept_in(self.columns_to_keep(), room - least)
         room -= sum(staying.values())
         elements = self._most_elements(room // (2 * alive))
-        taken = partial(self._bytes_of, tiles_of, repeated)
+        taken = partial(self.bytes_of, tiles_of, repeated)
         loops = within(room, streamed, self.sizes, elements, cut, taken, timing)
         if any(gathered(timing, block) for block in again):
-            alone = within(room, (), self.sizes, elements, partial(loops_of, self.sizes, self._whole), taken, timing)
+            alone = within(room, (), self.sizes, elements, partial(loops_of, self.sizes, self.whole), taken, timing)
             loops = sooner(timing, around, self.sizes, loops, alone)
-        self._spread(rows, loops)
+        self.spread(rows, loops)
         steps = [dict(loops).get(dim, size) for dim, size in enumerate(self.sizes)]
         room = max(room, int(self.builder.sbuf.largest_gap() * 0.95) - sum(staying.values()))  # rows are there now
-        aligned = max(own * prod(steps), self._bytes_of(tiles_of, (), loops))
+        aligned = max(own * prod(steps), self.bytes_of(tiles_of, (), loops))
         more = gathered_bytes(timing, streamed, loops)
-        self._overlap(loops, steps, own * prod(steps), aligned, more, room, loaded)
+        self._overlap(self.tiles_of(loops, own, aligned, more, room, loaded))
         tiles = UNROLL if self.overlap.interleaved else self.overlap.under_way
         if loops or own * prod(steps) + more > room:
-            there = {*self.plan.transposed, *self._resident()}  # what is repeated over the partitions has its room
+            there = {*self.plan.transposed, *self.resident()}  # what is repeated over the partitions has its room
             loading = [self.blocks[value] for value in self.inputs if value not in there]
             fit(self.loads, loading, loops, aligned, room // tiles)
-        kept = self._keep_columns(loops, staying)
-        self._defer_partitions(loops)
+        kept = self.keep_columns(loops, staying)
+        self.defer_partitions(loops)
         if not sums_as_made(self.builder.timing, steps, self.reduced):
             self.fusion.fold_narrow()
         self.dying = last_uses(self.kernel, self.member, self.fusion.within)
         self.banks = self._row_banks(steps)
-        body = self._body()
+        body = self.body()
         kernel, iotas = self.kernel, self.plan.iotas
-        self._nest(
+        self.nest(
             loops,
             {},
             self.blocks,
             lambda starts, blocks: body.steps(starts, blocks, Round(kernel.ops, self.dying, self.inputs, iotas)),
         )
-        self._store_columns(kept)
+        self.store_columns(kept)
 
     def _most_elements(self, most: int) -> int:
         """Of a tile, of which there is room for ``most``."""
@@ -258,26 +254,35 @@ class Box:
         made = [value for value in made if value.owner not in self.fusion and value.owner not in self.at_once]
         return banks_of(self.pool, made, rows, together)
 
-    def _defer_partitions(self, loops: Sequence[tuple[int, int]]) -> None:
+    def defer_partitions(self, loops: Sequence[tuple[int, int]]) -> None:
         """Let instructions read values of one a partition where they lie, of tiles of ``loops``."""
+        self.operands.partition_places = self.deferred(loops, (), self.fusion, self.kernel.ops)
+
+    def deferred(
+        self,
+        loops: Sequence[tuple[int, int]],
+        made: Collection[hlo.SSAValue],
+        fusion: Fusion,
+        ops: Sequence[hlo.HloOp],
+    ) -> dict[hlo.HloOp, int]:
+        """What instructions of ``ops`` read so, added to ``fusion``, of tiles of ``loops``, not what is ``made``."""
         steps = dict(loops)
         rows = prod(steps.get(dim, size) for dim, size in enumerate(self.sizes) if not self.reduced[dim])
         single = rows == 1 and not self.kernel.order and self.crossing is None
-        self.operands.partition_places = defer_partitions(
-            self.kernel, self.member, self.blocks, steps, self.fusion, self.context.splat, single
-        )
+        splat = self.context.splat
+        return defer_partitions(self.kernel, self.member, self.blocks, steps, fusion, splat, single, ops, made)
 
-    def _store_columns(self, kept: Sequence[tuple[Block, Block]]) -> None:
+    def store_columns(self, kept: Sequence[tuple[Block, Block]]) -> None:
         """Store columns that stayed: (home, tile)."""
         for home, column in kept:
             varying = [0, *(dim for dim, atom in enumerate(home.dims) if dim and atom.stride)]
             put(self.builder, home.select(varying), column.select(varying), Stream.DMA_STORE)
 
-    def _resident(self) -> set[hlo.SSAValue]:
+    def resident(self) -> set[hlo.SSAValue]:
         """Arrays that lie on chip already, or are to stay there."""
         return {value for value, block in self.blocks.items() if block.alloc.space is not Space.HBM}
 
-    def _columns(self) -> dict[hlo.SSAValue, int]:
+    def columns_to_keep(self) -> dict[hlo.SSAValue, int]:
         """Arrays that may be kept as columns, and the bytes a partition that each takes."""
         free, alignment = range(1, len(self.sizes) + 1), self.builder.sbuf.alignment
         left_out = set(self.plan.ends)  # their tiles have what is not stored
@@ -287,7 +292,7 @@ class Box:
         columns = {value: block for value, block in unmirrored(some) if is_column(block, free)}
         return {value: up(column_bytes(self.builder.timing, block), alignment) for value, block in columns.items()}
 
-    def _spread(self, rows: Iterable[hlo.SSAValue], loops: Sequence[tuple[int, int]]) -> None:
+    def spread(self, rows: Iterable[hlo.SSAValue], loops: Sequence[tuple[int, int]]) -> None:
         """Repeat ``rows`` over the partitions once, where ``loops`` would load them again."""
         for value in rows:
             if self._is_reread(value, loops) and all(not self.blocks[value].dims[dim + 1].stride for dim, _ in loops):
@@ -295,7 +300,7 @@ class Box:
                 dtype = self.fusion.loaded.get(value, block.dtype)
                 self.blocks[value] = spread_row(self.context, self.pool, value, block, self.partitions, dtype)
 
-    def _body(self) -> Body:
+    def body(self) -> Body:
         return Body(
             self.context,
             self.plan,
@@ -305,7 +310,7 @@ class Box:
             self.operands,
             self.inputs,
             self.sums,
-            self._signed,
+            self.signed,
             self.counting,
             self.turner,
             self.columns,
@@ -315,63 +320,21 @@ class Box:
             self.pool,
             self.loads,
             self.stores,
+            None,
+            self.packed,
         )
 
-    def _are_long(self) -> bool:
-        """Whether ``STAGED`` tiles of whole rows do not fit."""
-        if not self.kernel.reduced or self.kernel.folded or self.kernel.scanned >= 0 or self.crossing is not None:
-            return False
-        rows = loops_of(self.sizes, self._whole, 1)
-        spread = {value: self._spread_bytes(value) for value in self.inputs if self._is_spread(value)}
-        repeated = self.inputs.keys() - {*spread, *self._loaded(), *self._resident()}
-        each = self._bytes_of(self._alive(), repeated, rows)
-        return STAGED * each + sum(spread.values()) > self.builder.sbuf.largest_gap() * 0.95
-
-    def _loaded(self) -> list[hlo.SSAValue]:
+    def loaded(self) -> list[hlo.SSAValue]:
         """Inputs in HBM of which a tile has all elements apart."""
         blocks = ((value, self.blocks[value]) for value in self.inputs)
         return [x for x, b in blocks if b.alloc.space is Space.HBM and all(atom.stride for atom in b.dims[1:])]
 
-    def _alive(self) -> Alive:
+    def alive(self) -> Alive:
         """Tiles alive at once, of what is loaded, too."""
-        given = [*self._loaded(), *self.plan.iotas]
-        return tiles_alive(self.kernel, given, self.dying, {*self.fusion.within}, self._resident())
+        given = [*self.loaded(), *self.plan.iotas]
+        return tiles_alive(self.kernel, given, self.dying, {*self.fusion.within}, self.resident())
 
-    def _emit_stages(self) -> None:
-        """Emit long rows stage by stage: operands that rows have in common and columns stay if there is room enough."""
-        alignment, timing, kernel = self.builder.sbuf.alignment, self.builder.timing, self.kernel
-        folded = {dim for dim, reduced in enumerate(self.reduced) if reduced}
-        loops = loops_of(self.sizes, folded, 1)
-        room = self.builder.sbuf.largest_gap()
-        staying = kept_in(self._columns(), room // 8)
-        rows = {value: self._spread_bytes(value) for value in self.inputs if self._is_spread(value)}
-        self._spread(kept_in(rows, room // 3), loops)
-        kept = self._keep_columns(loops, staying)
-        self._defer_partitions(loops)
-        on_chip = self._resident()
-        along = {
-            value: self.blocks[value]
-            for value in self.inputs
-            if value not in on_chip and any(self.blocks[value].dims[dim + 1].stride for dim in folded)
-        }
-        loaded = {
-            value: all(atom.stride for atom in block.dims[1:]) and gathered(timing, block) is None
-            for value, block in along.items()
-        } | dict.fromkeys(self.plan.iotas, False)
-        wanted = {value for value in self.blocks if value not in self.inputs}
-        stages = stages_of(kernel, self.member, self.fusion, wanted, on_chip)
-        sizes = [size if reduced else 1 for size, reduced in zip(self.sizes, self.reduced, strict=True)]
-        room = int(self.builder.sbuf.largest_gap() * 0.9)
-        staged = choose_stages(kernel, stages, timing, sizes, loaded, {*self.fusion.within}, room, alignment)
-        self.pool.buffers = staged.buffers
-        more = gathered_bytes(timing, [*along.values()], [*loops, *staged.loops])
-        self.pool.gathers = more * staged.buffers * (staged.under_way + 1) <= room // 2
-        with TilePool(self.builder, self.pool.name, max(1, staged.kept_buffers)) as held:
-            sections = Sections(self._body(), staged, held)
-            self._nest(loops, {}, self.blocks, sections.steps)
-        self._store_columns(kept)
-
-    def _keep_columns(
+    def keep_columns(
         self, loops: Sequence[tuple[int, int]], staying: Container[hlo.SSAValue]
     ) -> list[tuple[Block, Block]]:
         """Tiles for few elements a partition that stay during all loops: (home, tile) of results, stored after them."""
@@ -389,19 +352,27 @@ class Box:
                 kept.append((block, self.blocks[value]))
         return kept
 
-    def _overlap(
+    def _overlap(self, tiles: Tiles) -> None:
+        """How ``tiles`` follow each other."""
+        self.overlap = overlap_of(tiles, self.builder.timing)
+        self.pool.buffers = self.overlap.buffers
+        if self.overlap.loading:
+            self.loads = TilePool(self.builder, self.pool.name, self.overlap.loading)
+            self.stores = TilePool(self.builder, self.pool.name, self.overlap.storing)
+
+    def tiles_of(
         self,
         loops: Sequence[tuple[int, int]],
-        steps: Sequence[int],
-        least: int,
+        each: int,
         aligned: int,
         between: int,
         room: int,
         loaded: Sequence[hlo.SSAValue],
-    ) -> None:
-        """How tiles of ``steps`` elements along each free dim follow each other, with ``between`` bytes for what lies
-        between the elements that are loaded; see ``overlap.Tiles``.
+    ) -> Tiles:
+        """Tiles of ``loops``, of ``each`` bytes an element and ``aligned`` in all, with ``between`` bytes for what lies
+        between the elements that are ``loaded``, in ``room``.
         """
+        steps = [dict(loops).get(dim, size) for dim, size in enumerate(self.sizes)]
         kernel, alignment, counted = self.kernel, self.builder.sbuf.alignment, counted_axes(self.plan)
         streamed = [b for b in self.blocks.values() if b.alloc.space is Space.HBM and all(a.stride for a in b.dims)]
         stored = {
@@ -409,11 +380,14 @@ class Box:
             for value, block in self.blocks.items()
             if value not in self.inputs and block.alloc.space is Space.HBM and not kernel.is_row(hlo.shape_of(value))
         }
-        at_once = {op.results[0] for index, op in enumerate(kernel.ops) if op.results[0] in self.dying.get(index, ())}
-        elsewhere = {*loaded, *stored, *self._resident()}
+        fusion = self.fusion.copy()
+        self.deferred(loops, (), fusion, kernel.ops)
+        dying = last_uses(kernel, self.member, fusion.within)
+        at_once = {op.results[0] for index, op in enumerate(kernel.ops) if op.results[0] in dying.get(index, ())}
+        elsewhere = {*loaded, *stored, *self.resident()}
         read = [up(prod(steps) * itemsize(self.blocks[value].dtype), alignment) for value in loaded]
-        made = tiles_alive(kernel, [*self.plan.iotas], self.dying, {*self.fusion.within}, elsewhere)
-        tiles = Tiles(
+        made = tiles_alive(kernel, [*self.plan.iotas], dying, {*fusion.within}, elsewhere)
+        return Tiles(
             kernel=kernel,
             loops=tuple(loops),
             sizes=tuple(self.sizes),
@@ -422,21 +396,16 @@ class Box:
             ops=self.ops,
             streamed=sum(itemsize(block.dtype) for block in streamed) * self.partitions,
             independent=not self.plan.transposed and not counted,
-            least=least + between,
+            least=each * prod(steps) + between,
             aligned=aligned + between,
             room=room,
             read=sum(read) + between,
-            made=self._bytes_of(made, (), loops),
+            made=self.bytes_of(made, (), loops),
             written=sum(nbytes for value, nbytes in stored.items() if value in at_once),
             kept=sum(nbytes for value, nbytes in stored.items() if value not in at_once),
         )
-        self.overlap = overlap_of(tiles, self.builder.timing)
-        self.pool.buffers = self.overlap.buffers
-        if self.overlap.loading:
-            self.loads = TilePool(self.builder, self.pool.name, self.overlap.loading)
-            self.stores = TilePool(self.builder, self.pool.name, self.overlap.storing)
 
-    def _bytes_of(self, alive: Alive, repeated: Collection[hlo.SSAValue], loops: Sequence[tuple[int, int]]) -> int:
+    def bytes_of(self, alive: Alive, repeated: Collection[hlo.SSAValue], loops: Sequence[tuple[int, int]]) -> int:
         """Bytes a partition of one tile of each of ``alive``, and of inputs that are ``repeated`` in part."""
         sizes = {**dict(enumerate(self.sizes)), **dict(loops)}
         alignment = self.builder.sbuf.alignment
@@ -448,12 +417,12 @@ class Box:
             nbytes += up(elements * itemsize(self.fusion.loaded.get(value, block.dtype)), alignment)
         return max(1, nbytes)
 
-    def _is_spread(self, value: hlo.SSAValue) -> bool:
+    def is_spread(self, value: hlo.SSAValue) -> bool:
         """Whether ``value`` is a row that all partitions read in the same tiles again and again."""
         folds = self.kernel.scanned >= 0 or self.kernel.reduced > 0 or self.kernel.folded > 0
-        return folds and self.partitions > 8 and is_row(self.blocks[value]) and value not in self._signed
+        return folds and self.partitions > 8 and is_row(self.blocks[value]) and value not in self.signed
 
-    def _spread_bytes(self, value: hlo.SSAValue) -> int:
+    def spread_bytes(self, value: hlo.SSAValue) -> int:
         block = self.blocks[value]
         return spread_bytes(block, self.fusion.loaded.get(value, block.dtype))
 
@@ -463,7 +432,7 @@ class Box:
         long = elements_of(self.blocks[value]) > 2 * self.builder.sizes.bank_columns
         return self.kernel.scanned >= 0 or tiles >= (2 if long else SPREAD_TILES)
 
-    def _nest(self, loops: list[tuple[int, int]], starts: Starts, blocks: Blocks, tile: Tile) -> None:
+    def nest(self, loops: list[tuple[int, int]], starts: Starts, blocks: Blocks, tile: Tile) -> None:
         if not loops:
             deque(tile(starts, blocks), 0)
             return
@@ -487,7 +456,7 @@ class Box:
                     if len(bodies) == tiles:
                         deque(chain.from_iterable(zip(*bodies, strict=True)), 0)
                     continue
-                self._nest(inner, {**starts, dim: (position, size)}, cut, tile)
+                self.nest(inner, {**starts, dim: (position, size)}, cut, tile)
                 if counted:
                     self.counting.step(dim, size * weight)
             self.counting.counters.pop(dim, None)

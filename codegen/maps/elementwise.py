@@ -112,8 +112,9 @@ def _one_a_partition(e: Emitter, block: Block, out: Block) -> Block | None:
     cast = timing.engine("tensor_copy", Stream.VECTOR, 1, (Tile(),), tiles[1][:1])
     if (scalar + cast).bound + timing.latency(Stream.VECTOR) >= whole.bound:
         return None
-    widened = e.scratch(narrow, "f32")
-    e.copy(widened, narrow)
+    widened, is_there = e.derived("widened", narrow)
+    if not is_there:
+        e.copy(widened, narrow)
     return widened
 
 
@@ -222,9 +223,12 @@ def _activation(e: Emitter, function: str, out: Block, of: Deferred) -> None:
         _scaled(e, function, out, of.block, of.scale)
         return
     scale, bias = (of.partition, of.bias) if of.alu == "multiply" else (None, of.partition)
+    if of.alu == "subtract" and bias is not None and not of.reverse:
+        bias = _negative(e, partition_block(bias))
     ins = [of.block, *(partition_block(each) for each in (scale, bias) if each is not None)]
     flags = ["scale_ap"] * (scale is not None) + ["bias"] * (bias is not None)
     factor = of.constant if of.alu == "multiply" and scale is None else 1.0
+    factor = -1.0 if of.alu == "subtract" and of.reverse else factor
     e.over("activation", Stream.SCALAR, [out], ins, alu=[function], imm=[factor], flags=flags)
 
 
@@ -233,9 +237,16 @@ def _squared(e: Emitter, out: Block, of: Deferred) -> None:
     assert of.partition is not None, "other operands are deferred once"
     bias = partition_block(of.partition)
     if of.alu == "subtract":
-        positive, bias = bias, e.scratch(bias, "f32")
-        e.over("tensor_scalar", Stream.VECTOR, [bias], [positive], alu=["multiply"], imm=[-1.0])
+        bias = _negative(e, bias)
     e.over("activation", Stream.SCALAR, [out], [of.block, bias], alu=["square"], imm=[1.0], flags=["bias"])
+
+
+def _negative(e: Emitter, value: Block) -> Block:
+    """``-value``, of one number a partition."""
+    negative, is_there = e.derived("negative", value)
+    if not is_there:
+        e.over("tensor_scalar", Stream.VECTOR, [negative], [value], alu=["multiply"], imm=[-1.0])
+    return negative
 
 
 def _scaled(e: Emitter, alu: str, out: Block, block: Block, scale: Block) -> None:
@@ -291,8 +302,7 @@ def _with_partition_scalar(e: Emitter, alu: str, out: Block, block: Block, scala
         if alu == "subtract" and reverse:
             sign = -1.0
         elif alu == "subtract":
-            positive, scalar = scalar, e.scratch(scalar, "f32")
-            e.over("tensor_scalar", Stream.VECTOR, [scalar], [positive], alu=["multiply"], imm=[-1.0])
+            scalar = _negative(e, scalar)
         e.over("activation", Stream.SCALAR, [out], [block, scalar], alu=["copy"], imm=[sign], flags=[flag])
     else:
         e.over("tensor_scalar", Stream.VECTOR, [out], [block, scalar], alu=[alu], flags=["ap0", *reverse])
@@ -317,8 +327,9 @@ def divide(e: Emitter, op: hlo.HloOp, out: Block, lhs: Operand, rhs: Operand) ->
         kept = [dim for dim, atom in enumerate(rhs.dims) if dim == 0 or atom.stride]
         divisors = rhs.select(kept)
         sizes = [atom.size for atom in divisors.dims[1:]]
-        inverse = e.inverses(sizes) if e.inverses is not None else e.scratch(divisors, "f32")
-        e.over("reciprocal", Stream.VECTOR, [inverse], [divisors])
+        inverse, is_there = (e.inverses(sizes), False) if e.inverses is not None else e.derived("inverse", divisors)
+        if not is_there:
+            e.over("reciprocal", Stream.VECTOR, [inverse], [divisors])
         strides = dict(zip(kept, inverse.dims, strict=True))
         spread = tuple(strides.get(dim, atom) for dim, atom in enumerate(rhs.dims))
         arithmetic(e, "multiply", out, lhs, replace(inverse, dims=spread))

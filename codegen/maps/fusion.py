@@ -7,6 +7,7 @@ partition, is done to an operand as it is read; casts happen as a result is writ
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping
+from copy import copy
 
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.formation.graph import Kernel, reads, trace
@@ -70,6 +71,12 @@ class Fusion:
     def within(self) -> dict[hlo.HloOp, hlo.HloOp]:
         """All ops without an instruction -> the op by whose instruction they are done."""
         return {**self.users, **self.widened}
+
+    def copy(self) -> Fusion:
+        """The same, to which more is added."""
+        other = copy(self)
+        other.users = dict(self.users)
+        return other
 
     def _take_patterns(self) -> None:
         order = {op: index for index, op in enumerate(self._kernel.ops)}

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate, product
 from math import prod
+from types import MappingProxyType
 
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.emission.builder import Affine, Block, emit_over, merge_free
 from neuronx_cc.codegen.emission.tiles import TilePool, tile_in
 from neuronx_cc.codegen.emission.views import Atom
 from neuronx_cc.codegen.maps.between import LEAST_STEPS, elements_of, gathered, ordered
+from neuronx_cc.codegen.maps.packed_rows import PackedRow
 from neuronx_cc.codegen.maps.plan import is_given, load_stream
 from neuronx_cc.codegen.movement import column_kernel
 from neuronx_cc.codegen.movement.relayout_plan import Extent, start_of
@@ -21,7 +23,7 @@ from neuronx_cc.ir.isa.program import Space, Stream
 from neuronx_cc.ir.isa.timing import Timing
 from neuronx_cc.ir.types import NARROW, itemsize
 
-NARROW_MOST = 2048
+NARROW_MOST = 16384
 """Elements up to which rows of 16 bits, which stay in SBUF as they are, leave tiles enough room."""
 SPREAD_LEAST, SPREAD_MOST = 16, 4096
 """Elements of a row that is repeated over the partitions once and stays there; longer ones need no second copy."""
@@ -45,14 +47,21 @@ def load_all(
     partitions: int,
     zero_signs_matter: Callable[[hlo.SSAValue], bool],
     casts: Mapping[hlo.SSAValue, str],
+    packed: Mapping[hlo.SSAValue, PackedRow] = MappingProxyType({}),
 ) -> dict[hlo.SSAValue, Block]:
     """The tiles of all inputs, of the types in ``casts`` if they are there. Elements that lie between those of others,
-    as odd ones between even ones, come along.
+    as odd ones between even ones, come along; sections of ``packed`` rows are on chip.
     """
     found: dict[hlo.SSAValue, Block] = {}
     waiting, loaded = _Waiting({value: block for value, block in blocks.items() if value not in casts}), _Loaded()
     for value, block in blocks.items():
         if value in found:
+            continue
+        section = packed[value].section(context, pool, block, partitions) if value in packed else None
+        if section is not None:
+            if value not in casts:
+                waiting.remove(value)
+            found[value] = _repeated(section, block, block.varying)
             continue
         if value in casts:
             found[value] = load(context, pool, value, block, partitions, zero_signs_matter(value), casts[value])

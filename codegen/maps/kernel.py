@@ -15,7 +15,7 @@ from neuronx_cc.codegen.emission.tiles import TilePool
 from neuronx_cc.codegen.emission.views import View
 from neuronx_cc.codegen.formation.columns import sections_of, sums_in
 from neuronx_cc.codegen.formation.graph import Kernel, trace
-from neuronx_cc.codegen.maps import apart, ends, shared_rows, transposed
+from neuronx_cc.codegen.maps import apart, ends, long_rows, shared_rows, transposed
 from neuronx_cc.codegen.maps.ahead import copy_ahead
 from neuronx_cc.codegen.maps.area import Area, is_cut_by
 from neuronx_cc.codegen.maps.axes import axes_view, full_view
@@ -128,7 +128,12 @@ def _emit_boxes(context: Context, plan: MapPlan, member: Member, area: Area, col
     """Split off the rest of axes that its partitions do not divide, then emit each box."""
     partitions = plan.partitions
     if partitions is None or divides(area.shape, partitions):
-        Box(context, plan, member, area, columns).emit()
+        box = Box(context, plan, member, area, columns)
+        with box.begun():
+            if long_rows.are_long(box):
+                long_rows.emit(box)
+            else:
+                box.emit_tiles()
         return
     axis, step = next((axis, step) for axis, step in partitions.steps if area.shape[axis] % step)
     total = area.shape[axis]

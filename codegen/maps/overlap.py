@@ -30,6 +30,8 @@ TRANSFERS = ((2, 3), (1, 2))
 """Buffers of what each of them loads and stores: results wait for the queue, too."""
 STREAMED = ((2, 3, 3), (2, 2, 3))
 """Buffers of what elementwise ops make, load and store, a tile at a time."""
+IN_TURN = (1, 2, 2)
+"""The same of rows, where several tiles do not fit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,8 @@ class Overlap:
     loading: int = 0
     """Buffers of tiles that are loaded, and of those that are stored, where these have memory of their own; else 0."""
     storing: int = 0
+    crowded: bool = False
+    """Whether tiles would be emitted together if there were room."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,16 +93,21 @@ def overlap_of(tiles: Tiles, timing: Timing) -> Overlap:
     buffers = max(1, min(buffers, room // nbytes))
     if count := _interleaved(tiles):
         return Overlap(max(1, min(buffers, room // 2 // (count * nbytes))), interleaved=True)
-    if _staggers(tiles, timing):
+    staggers = _staggers(tiles, timing)
+    if staggers:
         for (several, each), (loading, storing) in product(UNDER_WAY, TRANSFERS):
             given = (several + AHEAD) * loading * tiles.read + storing * (tiles.written + several * tiles.kept)
             if several * each * tiles.made + given <= room:
                 return Overlap(each, under_way=several, loading=loading, storing=storing)
+    if staggers:
+        each, loading, storing = IN_TURN
+        if each * tiles.made + loading * tiles.read + storing * (tiles.written + tiles.kept) <= room:
+            return Overlap(each, loading=loading, storing=storing, crowded=True)
     if buffers == BUFFERS and not tiles.kernel.reduced and tiles.kernel.scanned < 0 and tiles.independent:
         for each, loading, storing in STREAMED:
             if each * tiles.made + loading * tiles.read + storing * (tiles.written + tiles.kept) <= room:
                 return Overlap(each, loading=loading, storing=storing)
-    return Overlap(buffers)
+    return Overlap(buffers, crowded=staggers)
 
 
 def tile_count(sizes: Sequence[int], loops: Sequence[tuple[int, int]]) -> int:

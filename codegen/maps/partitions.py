@@ -6,7 +6,7 @@ partition first, then another one, a constant, or a tile (hardware sheet 3.2, ``
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from math import prod
 
 from neuronx_cc.codegen.emission.builder import Block
@@ -28,49 +28,57 @@ def defer_partitions(
     fusion: Fusion,
     splat: Callable[[hlo.SSAValue], float | None],
     single: bool = False,
+    ops: Sequence[hlo.HloOp] = (),
+    made: Collection[hlo.SSAValue] = (),
 ) -> dict[hlo.HloOp, int]:
     """Add to the ops of ``fusion`` that are part of another's instruction; which operand is one a partition.
 
     ``blocks``: of what comes from outside or is wanted there; ``steps``: sizes of a tile along looped free dims;
-    ``single``: whether a partition of a tile has one row.
+    ``single``: whether a partition of a tile has one row; ``ops``: those of the kernel that are emitted together, by
+    default all; ``made``: what is wanted on chip.
     """
     found: dict[hlo.HloOp, int] = {}
+    ops = ops or kernel.ops
+    others = {*kernel.ops} - {*ops}
     deferred, narrowed = fusion.users, {made: cast for cast, made in fusion.casts.items()}
     full = {user for part, user in deferred.items() if narrowed.get(part) is not user}
     taken = {*deferred, *deferred.values()}
     taken -= {made for made, cast in narrowed.items() if made.opcode in ARITHMETIC and cast not in full}
     taken.update(fusion.functions)
-    for op in kernel.ops:
-        value = op.results[0]
-        if op.opcode not in FIRST or op in taken or value in blocks or not value.has_one_use():
+    taken.update(value.owner for value in made if isinstance(value.owner, hlo.HloOp))
+    for op in ops:
+        value, user = op.results[0], _only_reader(op, others)
+        if op.opcode not in FIRST or op in taken or value in blocks:
             continue
-        user = next(iter(value.uses)).operation
-        if not isinstance(user, hlo.HloOp) or user.opcode not in ARITHMETIC or user in taken:
+        if user is None or user.opcode not in ARITHMETIC or user in taken:
             continue
         place = _place(op, kernel, member, blocks, steps)
+        if place is None and single and _takes_rows(user, value, kernel, member, splat):
+            place = _row_of(op, kernel, member)
         if place is None or member.get(user.results[0]) is not kernel or not _is_whole(user, kernel):
             continue
-        array = op.sources[1 - place]
-        if splat(array) is None and _inside(array, kernel, member, fusion) is None:
+        if _is_array(op.sources[1 - place], kernel, member, fusion, splat):
             found[op], deferred[op] = place, narrowed.get(user, user)
             taken |= {op, user}
-    for op in kernel.ops if single else ():  # differences from a value of the row that are squared, and nothing else
-        user = _square_of(op, kernel, member)
-        if user is None or {op, user} & taken or op.results[0] in blocks or user in fusion.users.values():
+    for op in ops if single else ():  # differences from a value of the row that are squared, and nothing else
+        square, place = _square_of(op, kernel, member, others), _row_of(op, kernel, member)
+        if square is None or {op, square} & taken or op.results[0] in blocks or square in fusion.users.values():
             continue
-        rows = [_is_of_row(operand, kernel, member) for operand in op.sources]
-        other = op.sources[rows.index(False)] if sum(rows) == 1 else None
-        if other is not None and splat(other) is None and _inside(other, kernel, member, fusion) is None:
-            found[op], deferred[op] = rows.index(True), user
-            taken |= {op, user}
-    for op in kernel.ops:  # sums on the way into activations, whose products may be above
-        if op.opcode != "add" or op in deferred or op.results[0] in blocks:
+        if place is not None and _is_array(op.sources[1 - place], kernel, member, fusion, splat):
+            found[op], deferred[op] = place, square
+            taken |= {op, square}
+    for op in ops:  # sums on the way into activations, whose products may be above
+        if op.opcode not in ("add", "subtract") or op in deferred or op.results[0] in blocks:
             continue
-        root, place = _activation_of(op, kernel, member, fusion, splat), _place(op, kernel, member, blocks, steps)
+        root, place = _activation_of(op, kernel, member, fusion, splat, others), None
+        if op.opcode == "add":
+            place = _place(op, kernel, member, blocks, steps)
+        if place is None and single and op not in taken:
+            place = _row_of(op, kernel, member)
         if root is None or place is None or splat(op.sources[1 - place]) is not None:
             continue
         inner = _inside(op.sources[1 - place], kernel, member, fusion)
-        if inner is None or (inner.opcode == "multiply" and deferred.get(inner) is op):
+        if inner is None or (op.opcode == "add" and inner.opcode == "multiply" and deferred.get(inner) is op):
             found[op], deferred[op] = place, narrowed.get(root, root)
     return found
 
@@ -90,9 +98,40 @@ def _place(
     return place if trace(op.sources[place], kernel, member) is None else None
 
 
-def _square_of(op: hlo.HloOp, kernel: Kernel, member: dict[hlo.SSAValue, Kernel]) -> hlo.HloOp | None:
-    """The product of sum or difference ``op``, of whole rows, with itself, if nothing else reads that."""
-    readers = {use.operation for use in op.results[0].uses}
+def _readers(op: hlo.HloOp, others: Set[hlo.HloOp]) -> list[hlo.Operation]:
+    """What reads the result of ``op``, once for each operand, but for ``others``."""
+    return [use.operation for use in op.results[0].uses if use.operation not in others]
+
+
+def _only_reader(op: hlo.HloOp, others: Set[hlo.HloOp]) -> hlo.HloOp | None:
+    """The op that reads the result of ``op``, as one of its operands, if nothing but ``others`` does besides."""
+    readers = _readers(op, others)
+    return readers[0] if len(readers) == 1 and isinstance(readers[0], hlo.HloOp) else None
+
+
+def _row_of(op: hlo.HloOp, kernel: Kernel, member: dict[hlo.SSAValue, Kernel]) -> int | None:
+    """Which operand of ``op``, and that alone, repeats a value of the row."""
+    rows = [_is_of_row(operand, kernel, member) for operand in op.sources]
+    return rows.index(True) if sum(rows) == 1 and _is_whole(op, kernel) else None
+
+
+def _takes_rows(
+    user: hlo.HloOp,
+    value: hlo.SSAValue,
+    kernel: Kernel,
+    member: dict[hlo.SSAValue, Kernel],
+    splat: Callable[[hlo.SSAValue], float | None],
+) -> bool:
+    """Whether ``user`` computes with ``value`` and one number a partition, which Vector does after another such op."""
+    others = [operand for operand in user.sources if operand is not value]
+    return len(others) == 1 and (splat(others[0]) is not None or _is_of_row(others[0], kernel, member))
+
+
+def _square_of(
+    op: hlo.HloOp, kernel: Kernel, member: dict[hlo.SSAValue, Kernel], others: Set[hlo.HloOp]
+) -> hlo.HloOp | None:
+    """The product of sum or difference ``op``, of whole rows, with itself, if nothing but ``others`` reads that."""
+    readers = {*_readers(op, others)}
     user = readers.pop() if len(readers) == 1 else None
     if op.opcode not in ("add", "subtract") or not isinstance(user, hlo.MultiplyOp) or not _is_whole(op, kernel):
         return None
@@ -117,22 +156,36 @@ def _inside(
     return owner if isinstance(owner, hlo.HloOp) and owner in fusion.users else None
 
 
+def _is_array(
+    value: hlo.SSAValue,
+    kernel: Kernel,
+    member: dict[hlo.SSAValue, Kernel],
+    fusion: Fusion,
+    splat: Callable[[hlo.SSAValue], float | None],
+) -> bool:
+    """Whether ``value`` is no constant, and not made inside the instruction of another op."""
+    return splat(value) is None and _inside(value, kernel, member, fusion) is None
+
+
 def _activation_of(
     op: hlo.HloOp,
     kernel: Kernel,
     member: dict[hlo.SSAValue, Kernel],
     fusion: Fusion,
     splat: Callable[[hlo.SSAValue], float | None],
+    others: Set[hlo.HloOp],
 ) -> hlo.HloOp | None:
-    """What alone reads ``op`` if it is an activation, of one op or several, which adds one value a partition itself."""
+    """What alone, but for ``others``, reads ``op`` if it is an activation, of one op or several, which adds one value a
+    partition itself.
+    """
     value = op.results[0]
-    readers = {use.operation for use in value.uses}
+    readers = {*_readers(op, others)}
     for root, (_, start) in fusion.functions.items():
         ends = {root, fusion.users.get(root, root)}
         if start is value and readers <= {*ends, *(part for part, user in fusion.users.items() if user in ends)}:
             return root
-    user = next(iter(value.uses)).operation if value.has_one_use() else None
-    if not isinstance(user, hlo.HloOp) or member.get(user.results[0]) is not kernel or not _is_whole(user, kernel):
+    user = _only_reader(op, others)
+    if user is None or member.get(user.results[0]) is not kernel or not _is_whole(user, kernel):
         return None
     computes = fusion.within.get(user)
     if user in fusion.functions or (computes is not None and fusion.casts.get(computes) is not user):

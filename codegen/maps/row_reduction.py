@@ -77,6 +77,18 @@ def only_on_vector(
     return found
 
 
+def only_on_scalar(ops: Sequence[hlo.HloOp], kernel: Kernel, sums: Mapping[hlo.HloOp, hlo.ReduceOp]) -> list[hlo.HloOp]:
+    """Those of ``ops`` on whole rows that Scalar does: its functions, squares, and what it adds up as it makes it."""
+    arrays = [op for op in ops if not kernel.is_row(op.shape) and op.shape.dtype in FLOATS]
+    return [
+        op
+        for op in arrays
+        if op.opcode in ACTIVATION
+        or op in sums
+        or (isinstance(op, hlo.MultiplyOp) and op.operands[0] is op.operands[1])
+    ]
+
+
 def sums_as_made(timing: Timing, sizes: Sequence[int], reduced: Sequence[bool]) -> bool:
     """Whether Scalar makes rows of a tile and adds them up sooner, one by one, than it makes all and Vector adds."""
     rows = prod(size for size, folded in zip(sizes, reduced, strict=True) if not folded)
@@ -87,10 +99,11 @@ def sums_as_made(timing: Timing, sizes: Sequence[int], reduced: Sequence[bool]) 
     return rows <= MOST_MADE and rows * one <= made + added
 
 
-def reduce_rows(e: Emitter, opcode: str, out: Block, source: Block, own: bool = False) -> None:
+def reduce_rows(e: Emitter, opcode: str, out: Block, source: Block, own: bool = False, copies: bool = False) -> None:
     """Fold the free dims of ``source`` that ``out`` does not have (the trailing ones) into ``out``.
 
-    ``own``: ``source`` is a scratch tile, which an activation may write as it sums long rows.
+    ``own``: ``source`` is a scratch tile, which an activation may write as it sums long rows; ``copies``: else it may
+    write another one.
     """
     dtype = source.dtype
     if dtype in INTEGERS:
@@ -101,13 +114,20 @@ def reduce_rows(e: Emitter, opcode: str, out: Block, source: Block, own: bool = 
     size = prod(atom.size for atom in source.dims[1:])
     source = _merge_tail(source, outer)
     balanced = e.scalar_is_free(size)
-    if own and balanced and alu == "add" and out.dtype == source.dtype == "f32" and len(source.dims) == outer + 1:
+    if (
+        (own or copies)
+        and balanced
+        and alu == "add"
+        and out.dtype == source.dtype == "f32"
+        and len(source.dims) == outer + 1
+    ):
         rows = prod(atom.size for atom in out.dims[1:])
         if outer <= 2 and rows <= MOST_SUMMED and size >= LEAST_SUMMED * rows:
             e.scalar_load += size
+            copied = source if own else e.scratch(source, "f32")
             for row in range(rows):
-                to, of = (block.index(1, Affine(row)) if outer == 2 else block for block in (out, source))
-                e.builder.emit("activation", Stream.SCALAR, [of, to], [of], ["copy"], [1.0], ["accumulate"])
+                to, of, made = (x.index(1, Affine(row)) if outer == 2 else x for x in (out, source, copied))
+                e.builder.emit("activation", Stream.SCALAR, [made, to], [of], ["copy"], [1.0], ["accumulate"])
             return
     e.vector_load += max(64, size)
     _reduce(e, alu, out, source)

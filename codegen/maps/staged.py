@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Set
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 from math import ceil, prod
 
 from neuronx_cc.codegen.emission.builder import Affine, Block
@@ -14,7 +15,7 @@ from neuronx_cc.codegen.maps import inputs as map_inputs
 from neuronx_cc.codegen.maps.body import Blocks, Body, Round
 from neuronx_cc.codegen.maps.counting import Starts
 from neuronx_cc.codegen.maps.plan import counted_axes, load_stream
-from neuronx_cc.codegen.maps.stages import Staged
+from neuronx_cc.codegen.maps.stages import Stage, Staged
 from neuronx_cc.codegen.maps.staggered import Staggered
 from neuronx_cc.codegen.movement.transfer import copy
 from neuronx_cc.ir import hlo
@@ -22,6 +23,36 @@ from neuronx_cc.ir.frozen import replace
 
 UNROLL = 32
 """Sections of a loop's body."""
+
+
+Derivation = tuple[str, Hashable]
+"""What is made, and the value of the rows, or what was made, of which it is."""
+
+
+@dataclass(slots=True)
+class Derived:
+    """What sections of a stage make of values of the rows, such as inverses: by the first of them."""
+
+    pool: TilePool
+    rows: Blocks
+    """Those values, of the tile that is emitted."""
+    kept: dict[Derivation, Block] = field(default_factory=dict)
+    """Where it lies, for all tiles."""
+    there: set[Derivation] = field(default_factory=set)
+    """What has been made for this one."""
+
+    def __call__(self, what: str, of: Block) -> tuple[Block, bool] | None:
+        known = chain(self.rows.items(), self.kept.items())
+        source = next((x for x, tile in known if tile.alloc is of.alloc and tile.offset == of.offset), None)
+        if source is None or any(atom.stride and atom.size > 1 for atom in of.dims[1:]):
+            return None
+        key = what, source
+        is_there = key in self.there
+        if key not in self.kept:
+            self.kept[key] = self.pool.apart([1], "f32", of.dims[0].size)
+        self.there.add(key)
+        tile = self.kept[key]
+        return tile.of((tile.dims[0], *(Atom(atom.size, 0) for atom in of.dims[1:]))), is_there
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +63,16 @@ class Sections:
     staged: Staged
     kept: TilePool
     """Of the operands that stay for all stages."""
+    made: Blocks
+    """Where what a stage makes stays for the next ones."""
+    pools: Sequence[TilePool]
+    """Of what each stage makes."""
+    derived: Sequence[Derived]
+    """What each makes of values of the rows."""
 
     def steps(self, starts: Starts, blocks: Blocks) -> Iterator[None]:
         """The tile of ``blocks`` that starts there, a row a partition."""
-        body, whole = self.body, {}
+        body = self.body
         folded = [dim for dim, reduced in enumerate(body.tiles.reduced) if reduced]
         along = {value for value in body.inputs if any(blocks[value].dims[dim + 1].stride for dim in folded)}
         once = {dim: (Affine(), 1) for dim in folded}
@@ -48,10 +85,12 @@ class Sections:
             body.signed.__contains__,
             body.fusion.loaded,
         )
-        missing = {value: blocks[value] for value in self.staged.kept}
+        missing, whole = {value: blocks[value] for value in self.staged.kept}, dict(self.made)
         for value, block in missing.items():
             whole[value] = self.kept.like(block, body.fusion.loaded.get(value, block.dtype))
-        for stage in self.staged.stages:
+        for stage, pool, derived in zip(self.staged.stages, self.pools, self.derived, strict=True):
+            derived.rows, derived.there = rows, set()
+            inner = self._of(stage, pool, derived)
             iotas = {
                 value: axis for value, axis in body.plan.iotas.items() if any(value in op.sources for op in stage.rows)
             }
@@ -67,10 +106,12 @@ class Sections:
             counts = {value: axis for value, axis in body.plan.iotas.items() if value in stage.inputs}
             stay = rows.keys() | whole.keys()
             dying = {at: [value for value in values if value not in stay] for at, values in stage.dying.items()}
-            work = Round(stage.ops, dying, inputs, counts, {}, frozenset(parts))
-            sections = partial(self._section, starts, (rows, whole, parts), loads, stage.there, work)
+            begins = len(self.staged.stages) > 1 and stage is self.staged.stages[0]
+            beside = self.staged.stages[-1].ops if begins else ()  # the last stage of the tile before
+            work = Round(stage.ops, dying, inputs, counts, {}, frozenset(parts), beside)
+            sections = partial(self._section, inner, starts, (rows, whole, parts), loads, stage.there, work)
             most = count if counts and {*counts.values()} & counted_axes(body.plan) else UNROLL
-            steps = sum(op not in body.fusion for op in stage.ops)
+            steps = sum(op not in stage.fusion for op in stage.ops)
             staggered = Staggered(body.context.builder, body.tiles.sizes, sections, steps, self.staged.under_way, most)
             if self.staged.loops:
                 staggered.emit(self.staged.loops, {}, shown)
@@ -79,12 +120,19 @@ class Sections:
             for op, block in parts.items():
                 rows[op.result] = body.fold_parts(op, block, first.get(op.result), rows)
                 body.pool.give_back(block)
-        for tile in whole.values():
-            self.kept.give_back(tile)
+        for value in self.staged.kept:
+            self.kept.give_back(whole[value])
         body.give_back(rows, first)
+
+    def _of(self, stage: Stage, pool: TilePool, derived: Derived) -> Body:
+        """What emits ``stage``."""
+        operands = replace(self.body.operands, fusion=stage.fusion)
+        operands.partition_places = {**operands.partition_places, **stage.places}
+        return replace(self.body, fusion=stage.fusion, operands=operands, pool=pool, derived=derived)
 
     def _section(
         self,
+        body: Body,
         starts: Starts,
         there: tuple[Blocks, Blocks, Mapping[hlo.ReduceOp, Block]],
         loads: Blocks,
@@ -94,7 +142,7 @@ class Sections:
         blocks: Blocks,
     ) -> Iterator[None]:
         """Emit the section of ``blocks`` that starts ``at``, of a tile of rows that ``starts`` there."""
-        body, sizes = self.body, [1] * len(self.body.tiles.sizes)
+        sizes = [1] * len(body.tiles.sizes)
         rows, whole, parts = there
         place, number = {**at}, Affine()
         for dim, reduced in enumerate(body.tiles.reduced):
@@ -105,7 +153,7 @@ class Sections:
         for value, block in loads.items():
             copy(body.context.builder, _cut(whole[value], place), _cut(block, place), load_stream(value))
         here = {value: _cut(block, place) for value, block in (rows | whole).items()}
-        here |= {value: blocks[value] for value in on_chip}
+        here |= {value: blocks[value] for value in on_chip if value not in whole}
         for op, block in parts.items():
             sums = block.index(1, number)
             here[op.result] = sums.of((*sums.dims, *(Atom(size, 0) for size in sizes)))
