@@ -25,11 +25,12 @@ def overflow(narrow: str, inputs: Sequence[Array], outputs: Sequence[Array]) -> 
     if not wrong or not all(map(finite, inputs)):
         return ""
     count = sum(int((~np.isfinite(_float(outputs[number]))).sum()) for number in wrong)
+    fewer = " (in f8e4m3fn, which is made of it, NaN beyond 448)" if narrow == "f8e4m3" else ""
     named = ", ".join(map(str, wrong[:5])) + ", ..." * (len(wrong) > 5)
     return (
         f"{count} elements of result {named} are infinities or NaNs; the program "
-        f"rounds to {narrow}, in which numbers beyond {largest_number(narrow):g} are infinities: run --check, or "
-        "neuronx_cc.compare, names the op"
+        f"rounds to {narrow}, in which numbers beyond {largest_number(narrow):g} are infinities{fewer}: "
+        "run --check, or neuronx_cc.compare, names the op"
     )
 
 

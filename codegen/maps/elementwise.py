@@ -48,6 +48,8 @@ ACTIVATION = {opcode: engine_name(opcode) for opcode in UNARY if engine_name(opc
 """HLO opcode -> function of Scalar's tables (hardware sheet 4.1)."""
 IN_FP32 = frozenset([*ARITHMETIC, *ACTIVATION])
 """Ops that one instruction computes in FP32, whatever floats it reads."""
+WRITTEN = frozenset(dtype for dtype in INTEGERS if itemsize(dtype) <= 4)
+"""Integers that Vector and Scalar write, rounded to the nearest."""
 MOST_ALIKE = 16
 """Instructions for parts of a tile, instead of one for all."""
 ROUNDED = IN_FP32 | {"divide"}
@@ -395,6 +397,16 @@ def convert(e: Emitter, out: Block, source: Operand) -> None:
         e.over("convert", Stream.GPSIMD, [out], [source])
 
 
+def whole(e: Emitter, out: Block, source: Operand) -> None:
+    """Integers of floats that are whole, or are to be rounded to the nearest: as Vector and Scalar write them, within
+    the range of the type, and 0 for NaN (hardware sheet 5.2).
+    """
+    if isinstance(source, Splat) or not e.scalar_is_free():
+        e.over("tensor_copy", Stream.VECTOR, [out], [block_of(e, out, source)])
+    else:
+        e.over("activation", Stream.SCALAR, [out], [source], alu=["copy"], imm=[1.0])
+
+
 def part(block: Block, opcode: str, dtype: str) -> Block:
     """The ``real`` or ``imag`` parts of a complex block, the low or high words of 64-bit integers: side by side."""
     return replace(block, dtype=dtype, offset=block.offset + (itemsize(dtype) if opcode == "imag" else 0))
@@ -416,6 +428,8 @@ def emit(e: Emitter, op: hlo.HloOp, out: Block, readable: Sequence[Readable]) ->
     elif opcode == "complex":
         convert(e, part(out, "real", dtype), ins[0])
         convert(e, part(out, "imag", dtype), ins[1])
+    elif opcode == "convert" and out.dtype in WRITTEN and isinstance(op.sources[0].owner, hlo.RoundingOp):
+        whole(e, out, ins[0])
     elif opcode == "convert":
         convert(e, out, ins[0])
     elif opcode == "bitcast-convert":  # in computations of scalars; elsewhere it is a view

@@ -12,7 +12,7 @@ from copy import copy
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.formation.graph import Kernel, reads, trace
 from neuronx_cc.codegen.maps.bits import rotation
-from neuronx_cc.codegen.maps.elementwise import ACTIVATION, ARITHMETIC, IN_FP32, ROUNDED
+from neuronx_cc.codegen.maps.elementwise import ACTIVATION, ARITHMETIC, IN_FP32, ROUNDED, WRITTEN
 from neuronx_cc.codegen.maps.functions import CURVED, Function, function_of
 from neuronx_cc.codegen.maps.lifetimes import Member
 from neuronx_cc.codegen.maps.row_reduction import sums_of
@@ -49,6 +49,8 @@ class Fusion:
         """Ops that end an activation of several -> its name, and what it is the function of."""
         self.casts: dict[hlo.HloOp, hlo.HloOp] = {}
         """Casts -> the op whose result they cast, and whose instruction writes it."""
+        self.rounded: set[hlo.HloOp] = set()
+        """Roundings that are done as what they round is converted to integers."""
         self.widened: dict[hlo.HloOp, hlo.HloOp] = {}
         """Casts of what is loaded that all readers do as they read it, or the DMA as it comes -> the last of these."""
         self.loaded: dict[hlo.SSAValue, str] = {}
@@ -61,6 +63,7 @@ class Fusion:
         self._take_patterns()
         self._take_operands(is_scale)
         self._take_comparisons()
+        self._take_rounding()
         self._take_casts()
         self._take_widening()
 
@@ -135,6 +138,24 @@ class Fusion:
             self.users[made] = user if reads and user is not None else op
             if reads and user is not None:
                 self.users[op] = user
+
+    def _take_rounding(self) -> None:
+        """Roundings ahead of a conversion to integers, which instructions round as they write them."""
+        for op in self._kernel.ops:
+            rounding = op.sources[0].owner if isinstance(op, hlo.ConvertOp) and op.shape.dtype in WRITTEN else None
+            if not isinstance(rounding, hlo.RoundNearestEvenOp) or not self._is_part(rounding) or op in self.users:
+                continue
+            self.users[rounding] = op
+            self.rounded.add(rounding)
+            made = rounding.operand.owner
+            if isinstance(made, hlo.HloOp) and self._writes_integers(made):
+                self.users.update({part: op for part, user in self.users.items() if user is made})
+                self.users[made], self.casts[op] = op, made
+
+    def _writes_integers(self, op: hlo.HloOp) -> bool:
+        """Whether the instruction of ``op`` may write what it makes as integers, rounded once."""
+        alone = op.opcode in ARITHMETIC and op.shape.dtype == "f32" and self._is_part(op) and op not in self.users
+        return alone and op.sources[0] is not op.sources[-1]
 
     def _take_casts(self) -> None:
         for op in self._kernel.ops:

@@ -47,7 +47,7 @@ class Operands:
         if isinstance(source, hlo.OpResult) and source.op in self.fusion:
             op = source.op
             assert isinstance(op, hlo.HloOp)
-            if op in self.fusion.widened:
+            if op in self.fusion.widened or op in self.fusion.rounded:
                 return self.read(op.sources[0], here)
             if isinstance(op, hlo.ConvertOp):  # of a comparison
                 return self.read(op.sources[0], here)

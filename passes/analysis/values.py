@@ -116,6 +116,23 @@ def is_normal(number: float, dtype: str) -> bool:
     return bool(float(info.smallest_normal) <= abs(number) <= float(info.max))
 
 
+def is_whole(value: hlo.SSAValue, module: HloModule, depth: int = 6) -> bool:
+    """Whether all elements of the float ``value`` are whole numbers, infinite or NaN."""
+    number = splat_number(value, module)
+    if number is not None:
+        return float(number).is_integer()
+    op = value.owner
+    if isinstance(op, hlo.RoundingOp | hlo.SignOp):
+        return True
+    if isinstance(op, hlo.ConvertOp) and not is_float(hlo.shape_of(op.operand).dtype):
+        return hlo.shape_of(op.operand).dtype in INTEGERS
+    keeps = (hlo.ChoosingOp, hlo.ViewOp, hlo.BroadcastOp, hlo.AddOp, hlo.SubtractOp, hlo.MultiplyOp, hlo.ConvertOp)
+    if not isinstance(op, keeps) or not depth:
+        return False
+    operands = op.operands[1:] if isinstance(op, hlo.SelectOp) else op.operands
+    return all(is_whole(operand, module, depth - 1) for operand in operands)
+
+
 def tells_last_bit(value: hlo.SSAValue, depth: int = 4) -> bool:
     """Whether a user of the float ``value``, ``depth`` ops away at most, may tell an error in its last bit."""
     for use in value.uses:

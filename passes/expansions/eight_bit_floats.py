@@ -60,6 +60,8 @@ FORMATS = {
 
 
 CONVERTED = "f8e3m4"
+CORE, CORE_END, NAN_STEP = "f8e4m3", 248.0, 480.0
+"""Of the formats of the core, that with the most alike codes; from where on it has none; where ``LATE`` has NaN."""
 LATE = "f8e4m3fn"
 """Contractions decode it themselves."""
 DTYPES = (*FORMATS, CONVERTED)
@@ -112,6 +114,8 @@ def encode(b: Build, number: Value, dtype: str) -> Value:
     if dtype == CONVERTED:
         return w.bits(b.convert(number, dtype), "u8")
     f = FORMATS[dtype]
+    if dtype == LATE:
+        return _encode_by_casts(b, number)
     word = w.bits(number, "u32")
     size = w.bits(w.immediate(hlo.AndOp, word, 0x7FFFFFFF), "f32")
     rounding = {"exponent_bits": hlo.IntAttr(8), "mantissa_bits": hlo.IntAttr(f.mantissa)}
@@ -130,6 +134,21 @@ def encode(b: Build, number: Value, dtype: str) -> Value:
         signed = b.select(b.compare(code, zero, "EQ"), zero, b.each(hlo.OrOp, code, sign))
         code = b.select(fits, signed, b.number(SIGN, "u32", w.dims))
     return b.convert(code, "u8")
+
+
+def _encode_by_casts(b: Build, number: Value) -> Value:
+    """Codes of ``f8e4m3fn``, which are those of the core's ``f8e4m3`` up to 240: above, where that has infinities and
+    NaNs, those of half the number, and one exponent more. NaN is positive.
+    """
+    w, steps = _Words(b, number), 2 ** FORMATS[LATE].mantissa
+    near = w.bits(b.convert(number, CORE), "u8")
+    within = b.each(hlo.MaximumOp, number, b.number_like(-NAN_STEP, number))
+    half = b.mul(b.each(hlo.MinimumOp, within, b.number_like(NAN_STEP, number)), b.number_like(0.5, number))
+    far = b.add(w.bits(b.convert(half, CORE), "u8"), b.number(steps, "u8", w.dims))
+    size = b.each(hlo.AbsOp, number)
+    code = b.select(b.compare(size, b.number_like(CORE_END, size), "GE"), far, near)
+    is_number = b.compare(size, b.number_like(np.inf, size), "LE")
+    return b.select(is_number, code, b.number(SIGN - 1, "u8", w.dims))
 
 
 def encode_stochastically(b: Build, number: Value, random: Value, dtype: str) -> Value:
