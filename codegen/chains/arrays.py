@@ -132,15 +132,16 @@ def _array(view: View, parts: tuple[int, int], wide: bool, stream: Stream, loc: 
 def _written(context: Context, sink: Sink, parts: tuple[int, int]) -> Array:
     """The result, stored as its only reader wants it."""
     value, shape = sink.op.result, sink.op.shape
-    around = shape.rank - 2
-    row, last = (around, around + 1) if sink.weights == 0 else (around + 1, around)
-    home = context.new_hbm(value) if value in context.outputs and last == around + 1 else None
+    free, wide = [axis for axis, size in enumerate(shape.dims) if size != 1][-2:]
+    row, last = (free, wide) if sink.weights == 0 else (wide, free)
+    home = context.new_hbm(value) if value in context.outputs and last == wide else None
     if home is None or any(len(coalesce(atoms)) > 1 for atoms in home.dims):
         order = [axis for axis in wanted_order(value) if axis != last] + [last]  # rows are stored as they are made
         stored = context.own_hbm(value, hlo.Shape(shape.dtype, tuple(shape.dims[axis] for axis in order)))
         home = stored.transpose([order.index(axis) for axis in range(shape.rank)])
     context.homes[value] = [home]
-    view = squeezed(home.transpose([*range(around), row, last]))
+    around = (axis for axis in range(shape.rank) if axis not in (row, last))
+    view = squeezed(home.transpose([*around, row, last]))
     return _array(view, parts, True, Stream.DMA_STORE, sink.op.loc, sink.op.loc.name)
 
 

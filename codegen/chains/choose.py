@@ -7,10 +7,10 @@ from math import ceil
 
 from neuronx_cc.codegen.chains.body import inner_kernel
 from neuronx_cc.codegen.chains.estimate import apart, estimate
-from neuronx_cc.codegen.chains.pattern import Chain, find, made_by, separate
+from neuronx_cc.codegen.chains.pattern import Chain, depth_of, find, made_by, separate
 from neuronx_cc.codegen.chains.schedule import Schedule
 from neuronx_cc.codegen.context import Context
-from neuronx_cc.codegen.dots.problem import divisor, order_of
+from neuronx_cc.codegen.dots.problem import divisor
 from neuronx_cc.codegen.formation.graph import base
 from neuronx_cc.codegen.maps.elementwise import ACTIVATION, ARITHMETIC
 from neuronx_cc.codegen.maps.fusion import Fusion
@@ -77,7 +77,7 @@ def schedule_of(context: Context, chain: Chain, room: int) -> Schedule | None:
     sizes = context.sizes
     rows, columns = chain.dims[-2:]
     parts = [divisor(size, sizes.rows) for size in (rows, columns)]
-    widths = [sink.width for sink in chain.sinks] + [_depth(op) for op in chain.sources]
+    widths = [sink.width for sink in chain.sinks] + [depth_of(op) for op in chain.sources]
     if min(parts) < LEAST_PARTS or max(widths) > WIDEST * sizes.rows or rows // parts[0] > UNROLLED_BLOCKS:
         return None
     alive = _alive(context, chain)
@@ -139,19 +139,15 @@ def footprint(chain: Chain, schedule: Schedule, alive: Alive, sizes: Sizes) -> i
     staged = {
         (base(x), across): 2 * lengths[not across] * width
         for x, across, width in (
-            *((op.operands[index], not index, _depth(op)) for op in chain.sources for index in (0, 1)),
+            *((op.operands[index], not index, depth_of(op)) for op in chain.sources for index in (0, 1)),
             *((sink.other, sink.across, sink.width) for sink in chain.sinks),
         )
     }
     rows = sum(staged.values())  # of operands and results
     rows += sum(itemsize(sink.op.shape.dtype) * lengths[sink.across] * sink.width for sink in chain.sinks)
-    nbytes = sum(2 * ceil(_depth(op) / sizes.rows) * sum(chain.dims[-2:]) for op in chain.sources)
+    nbytes = sum(2 * ceil(depth_of(op) / sizes.rows) * sum(chain.dims[-2:]) for op in chain.sources)
     if not s.in_psum:
         nbytes += sum(4 * s.column_chunks * sink.width for sink in chain.sinks if sink.across)
     transposed = 2 * 2 * s.column_chunks * s.row_parts
     whole = s.staged * nbytes + max(s.staged, s.groups * s.together) * rows
     return s.under_way * tiles + whole + transposed + 64 * sizes.alignment
-
-
-def _depth(op: hlo.DotOp) -> int:
-    return hlo.shape_of(op.operands[0]).dims[order_of(op, 0)[2][0]]

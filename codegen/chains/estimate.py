@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from math import ceil, prod
 
-from neuronx_cc.codegen.chains.pattern import Chain
+from neuronx_cc.codegen.chains.pattern import Chain, depth_of
 from neuronx_cc.codegen.chains.schedule import Schedule
-from neuronx_cc.codegen.dots.problem import order_of, pe_dtype
+from neuronx_cc.codegen.dots.problem import pe_dtype
 from neuronx_cc.codegen.formation.graph import base, squeeze
 from neuronx_cc.codegen.maps.elementwise import ACTIVATION
 from neuronx_cc.ir import hlo
@@ -65,9 +65,8 @@ def _work(op: hlo.HloOp, chain: Chain, s: Schedule, timing: Timing) -> Work:
     """Of a block of rows."""
     sizes = timing.sizes
     if isinstance(op, hlo.DotOp) and squeeze(op.shape.dims) == chain.dims and op in chain.sources:
-        depth = hlo.shape_of(op.operands[0]).dims[order_of(op, 0)[2][0]]
         each = timing.product(s.row_parts, min(s.columns, sizes.bank_columns), pe_dtype(op))
-        return each.times(ceil(depth / sizes.rows) * ceil(s.columns / sizes.bank_columns))
+        return each.times(ceil(depth_of(op) / sizes.rows) * ceil(s.columns / sizes.bank_columns))
     if isinstance(op, hlo.DotOp):
         (sink,) = (sink for sink in chain.sinks if sink.op is op)
         each = timing.product(s.column_parts, sink.width, pe_dtype(op))

@@ -50,7 +50,7 @@ class Sink:
     @property
     def width(self) -> int:
         """Of the other operand's rows."""
-        (free,) = order_of(self.op, 1 - self.weights)[1]
+        (free,) = long_order(self.op, 1 - self.weights)[1]
         return hlo.shape_of(self.other).dims[free]
 
 
@@ -91,6 +91,19 @@ class Chain:
         own = {op.result for op in (*self.sources, *self.inner)}
         found = (x for op in self.inner for x in op.operands if made_by(x, self.dims) not in own)
         return list(dict.fromkeys(x for x in found if hlo.shape_of(x).rank))
+
+
+def long_order(op: hlo.DotOp, index: int) -> tuple[list[int], list[int], list[int]]:
+    """The axes of operand ``index``, but those of size 1: batch dims, free ones and contracted ones."""
+    dims = hlo.shape_of(op.operands[index]).dims
+    batch, free, terms = ([axis for axis in axes if dims[axis] != 1] for axes in order_of(op, index))
+    return batch, free, terms
+
+
+def depth_of(op: hlo.DotOp) -> int:
+    """Terms of each sum of a first contraction."""
+    (axis,) = long_order(op, 0)[2]
+    return hlo.shape_of(op.operands[0]).dims[axis]
 
 
 def find(
@@ -314,7 +327,7 @@ class _Search:
     def _is_source(self, op: hlo.HloOp, dims: tuple[int, ...]) -> bool:
         if not isinstance(op, hlo.DotOp) or squeeze(op.shape.dims) != dims or not _is_narrow(op):
             return False
-        orders = [order_of(op, index) for index in (0, 1)]
+        orders = [long_order(op, index) for index in (0, 1)]
         return all(len(free) == len(terms) == 1 for _, free, terms in orders)
 
     def _folds_rows(self, op: hlo.ReduceOp) -> bool:
@@ -338,15 +351,15 @@ class _Search:
             own = squeeze(shape.dims)
             if not isinstance(made, hlo.HloOp) or is_view(made) or (dims and own != dims) or len(own) < 2:
                 continue
-            batch, free, terms = order_of(op, index)
-            others = order_of(op, 1 - index)
-            one = len(free) == len(terms) == len(others[1]) == 1
-            if not one or batch != list(range(shape.rank - 2)) or shape.dims[-2:] != own[-2:]:
+            batch, free, terms = long_order(op, index)
+            one = len(free) == len(terms) == len(long_order(op, 1 - index)[1]) == 1
+            long = [axis for axis, size in enumerate(shape.dims) if size != 1]
+            if not one or batch != long[:-2]:
                 continue
             folds = own in self._folded  # without folds, contractions take in what lies between as they load and store
             closure = self._closure(made.results[0], own) if folds and self._is_inner(made, own) else None
             if closure is not None:
-                return Sink(op, index, terms[0] == shape.rank - 2), closure
+                return Sink(op, index, terms == long[-2:-1]), closure
         return None
 
 
