@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence, Set
 from math import ceil
 
-from neuronx_cc.codegen.chains.body import inner_kernel
+from neuronx_cc.codegen.chains.body import inner_fusion
 from neuronx_cc.codegen.chains.estimate import apart, estimate
+from neuronx_cc.codegen.chains.linear import simpler
 from neuronx_cc.codegen.chains.pattern import Chain, depth_of, find, made_by, separate
 from neuronx_cc.codegen.chains.schedule import Schedule
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.dots.problem import divisor
 from neuronx_cc.codegen.formation.graph import base
 from neuronx_cc.codegen.maps.elementwise import ACTIVATION, ARITHMETIC
-from neuronx_cc.codegen.maps.fusion import Fusion
 from neuronx_cc.codegen.maps.lifetimes import Alive, last_uses, tiles_alive
 from neuronx_cc.codegen.residents import KEPT_SHARE, RESIDENT_SHARE
 from neuronx_cc.ir import hlo
@@ -60,7 +60,7 @@ def taken(context: Context, chain: Chain) -> Chain:
     """``chain`` as a kernel: with ops of its own, and the casts of its results."""
     for sink in chain.sinks:
         _take_cast(context, sink.op)
-    return separate(chain)
+    return simpler(context, separate(chain))
 
 
 def _take_cast(context: Context, op: hlo.DotOp) -> None:
@@ -87,8 +87,7 @@ def schedule_of(context: Context, chain: Chain, room: int) -> Schedule | None:
 
 def _alive(context: Context, chain: Chain) -> Alive:
     """Of tiles of a block of rows."""
-    kernel, member, stored = inner_kernel(chain)
-    fusion = Fusion(context, kernel, member, stored, lambda _: False, lambda _: False)
+    kernel, member, fusion, _ = inner_fusion(context, chain)
     given = [*(op.result for op in chain.sources), *(x for x in chain.read if context.splat(x) is None)]
     return tiles_alive(kernel, given, last_uses(kernel, member, fusion.within), {*fusion.within})
 
@@ -127,8 +126,10 @@ def _heads(sizes: Sequence[int], most: int) -> int:
 def _may_stay(chain: Chain) -> bool:
     """Whether all that read products of contractions read FP32, whatever their type is."""
     made = {op.result for op in chain.sources}
-    readers = (op for op in chain.inner if not made.isdisjoint(made_by(x, chain.dims) for x in op.operands))
-    return all(op.opcode in READING for op in readers)
+    readers = [op for op in chain.inner if not made.isdisjoint(made_by(x, chain.dims) for x in op.operands)]
+    folded = {x for op in readers if isinstance(op, hlo.ReduceOp) for x in op.operands}
+    narrow = any(hlo.shape_of(x).dtype != "f32" for x in folded)
+    return not narrow and all(op.opcode in READING or isinstance(op, hlo.ReduceOp) for op in readers)
 
 
 def footprint(chain: Chain, schedule: Schedule, alive: Alive, sizes: Sizes) -> int:

@@ -30,6 +30,10 @@ class Slots:
     def __bool__(self) -> bool:
         return bool(self.idle or self.lent)
 
+    def has(self, block: Block) -> bool:
+        """Whether ``block`` is one that is lent."""
+        return id(block) in self.lent
+
     def take(self, builder: Builder, columns: int, partitions: int) -> Block:
         """One [partition, column] in FP32."""
         ring, number = self.idle.popleft()
