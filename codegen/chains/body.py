@@ -15,6 +15,7 @@ from neuronx_cc.codegen.emission.tiles import TilePool, pieces
 from neuronx_cc.codegen.emission.views import Atom
 from neuronx_cc.codegen.formation.graph import Kernel, squeeze, trace
 from neuronx_cc.codegen.maps import elementwise
+from neuronx_cc.codegen.maps.elementwise import ARITHMETIC
 from neuronx_cc.codegen.maps.fusion import Fusion
 from neuronx_cc.codegen.maps.lifetimes import Member, last_uses
 from neuronx_cc.codegen.maps.operands import Operands
@@ -77,6 +78,20 @@ class Body:
         return list(found)
 
     @property
+    def staying(self) -> set[hlo.DotOp]:
+        """First contractions whose products arithmetic reads beside another array, which takes half the time while
+        they are in PSUM; what else reads them wants the port there longer than Scalar does to copy them.
+        """
+        made: dict[hlo.SSAValue, hlo.DotOp] = {op.result: op for op in self._chain.sources}
+        found = set[hlo.DotOp]()
+        for op in self.kernel.ops:
+            wide = [x for x in op.operands if self.context.splat(x) is None and made_by(x, self._chain.dims) is x]
+            arrays = [x for x in wide if squeeze(hlo.shape_of(x).dims) == squeeze(self._chain.dims)]
+            if op.opcode in ARITHMETIC and len(arrays) > 1:
+                found.update(made[x] for x in arrays if x in made)
+        return found
+
+    @property
     def ends(self) -> dict[hlo.HloOp | Sink, list[hlo.SSAValue]]:
         """Behind what nothing reads the values that are contracted in the end."""
         last: dict[hlo.SSAValue, hlo.HloOp | Sink] = {}
@@ -108,6 +123,14 @@ class Body:
         """A tile until the end of the op."""
         self._scratch.append(self.pool.tile([atom.size for atom in like.dims[1:]], dtype, like.dims[0].size))
         return self._scratch[-1]
+
+    def leave_at_once(self, bank: Block) -> Block:
+        """Products in SBUF, where nothing else wants them in PSUM: copied by Scalar, which takes less time there."""
+        out = self.pool.tile([self.schedule.columns], "f32", self.schedule.row_parts)
+        for start, size in pieces(self.schedule.columns, self.context.sizes.bank_columns):
+            self.emitter.leave(out.index(1, Affine(start), size), bank.index(1, Affine(start), size))
+        self.slots.give_back(bank)
+        return out
 
     def leave(self, out: Block, bank: Block) -> None:
         """Copy or cast what TensorE made, on the engine that has less to do."""
@@ -170,9 +193,13 @@ class Body:
         e, s = self.emitter, shifted
         source, summand = (self.operands.read(x, here) for x in (s.array, s.summand))
         factor = s.factor if isinstance(s.factor, float) else self.operands.read(s.factor, here)
-        assert isinstance(source, Block) and isinstance(summand, Block) and not isinstance(factor, Deferred | Splat)
+        assert isinstance(source, Block), "made on chip"
+        assert isinstance(summand, Block), "one a row"
+        assert not isinstance(factor, Deferred | Splat), "one a row, or a constant"
         in_psum = Space.PSUM in (source.alloc.space, out.alloc.space)
-        banks = list(pieces(self.schedule.columns, self.context.sizes.bank_columns if in_psum else self.schedule.columns))
+        banks = list(
+            pieces(self.schedule.columns, self.context.sizes.bank_columns if in_psum else self.schedule.columns)
+        )
         parts = total
         if total is not None and len(banks) > 1:
             parts = self.scratch(total.of((total.dims[0], Atom(len(banks), 4))), "f32")
@@ -184,7 +211,9 @@ class Body:
                 sums = [] if parts is None else [partition_block(parts.index(1, Affine(at * (parts is not total)), 1))]
                 flags = ["scale_ap"] * (len(scalars) > 1) + ["bias"] + ["accumulate"] * bool(sums)
                 e.scalar_load += size
-                self.context.builder.emit("activation", Stream.SCALAR, [made, *sums], [read, *scalars], [s.function], imm, flags)
+                self.context.builder.emit(
+                    "activation", Stream.SCALAR, [made, *sums], [read, *scalars], [s.function], imm, flags
+                )
             else:
                 e.vector_load += size
                 flags = ["ap0"] * (len(scalars) > 1) + ["ap1"]
@@ -192,7 +221,7 @@ class Body:
                     "tensor_scalar", Stream.VECTOR, [made], [read, *scalars], ["multiply", "add"],
                     imm if len(scalars) == 1 else [], flags,
                 )  # fmt: skip
-        if parts is not None and parts is not total:
+        if total is not None and parts is not None and parts is not total:
             reduce_rows(e, "add", partition_block(total), parts, False)
 
     def _tile(self, dtype: str, is_row: bool) -> Block:

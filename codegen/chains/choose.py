@@ -98,6 +98,8 @@ def _candidates(chain: Chain, parts: list[int], sizes: Sizes) -> Iterator[Schedu
     heads = _heads(chain.dims[:-2], max(1, UNROLLED_BLOCKS // blocks))
     across = [sink for sink in chain.sinks if sink.across]
     banks = sum(ceil(chunks / (sizes.bank_columns // sink.width)) for sink in across)
+    one_bank = chunks * sum(sink.width for sink in across) <= sizes.bank_columns
+    banks = min(banks, 1) if one_bank else banks
     in_psum = banks <= sizes.banks - 4
     left = sizes.banks - 1 - (banks if in_psum else len(across))
     each, several = ceil(columns / sizes.bank_columns), max(1, sizes.bank_columns // columns)
@@ -108,7 +110,15 @@ def _candidates(chain: Chain, parts: list[int], sizes: Sizes) -> Iterator[Schedu
         return
     for under_way in UNDER_WAY:
         for together in (size for size in TOGETHER if size <= heads):
-            abreast = min(under_way, blocks * heads), in_psum, left - turning, stay, turning, together
+            abreast = (
+                min(under_way, blocks * heads),
+                in_psum,
+                in_psum and one_bank,
+                left - turning,
+                stay,
+                turning,
+                together,
+            )
             yield Schedule(parts[0], blocks, parts[1], chunks, heads, *abreast)
 
 

@@ -28,7 +28,7 @@ from neuronx_cc.codegen.dots.tiles import Tiles
 from neuronx_cc.codegen.dots.transpose import Transposer
 from neuronx_cc.codegen.emission.builder import Affine, Block, Ring
 from neuronx_cc.codegen.emission.emitter import Emitter
-from neuronx_cc.codegen.emission.interleave import COMPUTING, done
+from neuronx_cc.codegen.emission.interleave import COMPUTING, Port, done
 from neuronx_cc.codegen.emission.tiles import TilePool, pieces, tile_in
 from neuronx_cc.codegen.emission.views import Atom
 from neuronx_cc.codegen.movement.halves import carrier_of
@@ -71,24 +71,26 @@ class _Group:
 
 @dataclass(slots=True)
 class _Head:
-    """What is there of the head under way."""
+    """What is there of a head that is under way."""
 
     number: int
     at: tuple[Affine, ...]
     group: _Group
     place: int
     """In the group."""
-    tiles: dict[object, Block]
+    there: float | None = None
+    """When its operands are, in nanoseconds, if that is known."""
+    tiles: dict[object, Block] = field(default_factory=dict)
     """Operands: (value, layout) -> its tile."""
-    made: dict[Sink, Block]
+    made: dict[Sink, Block] = field(default_factory=dict)
     """What is made for each last contraction: results in SBUF, or sums in PSUM."""
-    done: Counter[Sink]
+    done: Counter[Sink] = field(default_factory=Counter)
     """Blocks of rows of which it has that."""
 
 
 @dataclass(slots=True, eq=False)
-class _Rows:
-    """A block of rows under way."""
+class _Task:
+    """What is emitted step by step: the operands of a head, or what is made of a block of its rows."""
 
     head: _Head
     block: int
@@ -98,6 +100,9 @@ class _Rows:
     """When what has been emitted is done, in nanoseconds."""
     steps: Iterator[bool] = field(init=False)
     emitted: int = 0
+    fills: list[object] = field(default_factory=list)
+    """Banks of PSUM that are free once the step is done."""
+    is_done: bool = False
 
 
 @dataclass(slots=True)
@@ -114,11 +119,15 @@ class _Loops:
     body: Body = field(init=False)
     _order: list[hlo.HloOp | Sink] = field(init=False)
     _ends: dict[hlo.HloOp | Sink, list[hlo.SSAValue]] = field(init=False)
+    _staying: set[hlo.DotOp] = field(init=False)
     _transposer: Transposer = field(init=False)
     _scores: Ring | None = field(init=False)
     _along: Ring = field(init=False)
     slots: Slots = field(init=False)
-    _sums: dict[Sink, Ring] = field(init=False)
+    _sums: dict[Sink, tuple[Ring, int]] = field(init=False)
+    _free: dict[object, float] = field(default_factory=dict)
+    """When banks of PSUM that one after the other fills are free."""
+    _port: Port = field(default_factory=dict)
     _summed: dict[Sink, _Head] = field(default_factory=dict)
     """Whose sums over rows are under way."""
 
@@ -127,22 +136,29 @@ class _Loops:
         name = self.chain.sinks[-1].op.loc.name
         self.tiles = Tiles(builder, name, {}, self.pool)
         self.emitter = Emitter(builder, lambda like, dtype: self.body.scratch(like, dtype))
-        self._sums = {}
-        for sink in self.chain.sinks:
-            if sink.across:
-                banks = s.sum_banks(sink.width, self.context.sizes.bank_columns) if s.in_psum else 1
-                ring = self.pool.bank(banks * self.context.sizes.bank_bytes)
-                if ring is None:
-                    raise NoRoomLeft(self.chain.sources[0])
-                self._sums[sink] = ring
+        self._sums = self._sum_banks([sink for sink in self.chain.sinks if sink.across])
         self._along = self.tiles.banks(1, "results")
         turns = self.tiles.banks(s.turning, "transposes")
         self.slots = Slots.of(self.pool, s, self.context.sizes) if s.stay else Slots()
         self._scores = None if s.stay else self.tiles.banks(s.products, "products")
         own = TilePool(builder, f"tile of chain {name}")
         self.body = Body(self.context, self.chain, s, own, self.slots, self.emitter)
-        self._order, self._ends = self.body.order, self.body.ends
+        self._order, self._ends, self._staying = self.body.order, self.body.ends, self.body.staying
         self._transposer = transposer_of(self.context, self.emitter, self.tiles, turns, UNROLLED_TURNS)
+
+    def _sum_banks(self, sinks: Sequence[Sink]) -> dict[Sink, tuple[Ring, int]]:
+        """Banks for the sums of each, and the first byte there: one for all, if they stay in PSUM and it holds them."""
+        s, sizes, found = self.schedule, self.context.sizes, dict[Sink, tuple[Ring, int]]()
+        ring, begin = None, 0
+        for sink in sinks:
+            if ring is None or not s.one_bank:
+                banks = s.sum_banks(sink.width, sizes.bank_columns) if s.in_psum else 1
+                ring, begin = self.pool.bank(banks * sizes.bank_bytes), 0
+            if ring is None:
+                raise NoRoomLeft(self.chain.sources[0])
+            found[sink] = ring, begin
+            begin += 4 * s.column_chunks * sink.width
+        return found
 
     # ---- loops ----------------------------------------------------------------------------------------------------
 
@@ -180,41 +196,56 @@ class _Loops:
         """
         builder, s = self.context.builder, self.schedule
         apart = -(-self.steps // s.under_way)
-        heads = [each for row in lists for each in row]
-        waiting = deque((number, block) for number in range(len(heads)) for block in range(s.row_blocks))
-        staged: list[_Head] = []
         groups = [_Group(row[at], size) for row in lists for at, size in pieces(len(row), s.together)]
         places = [(group, place) for group in groups for place in range(group.size)]
-        going: list[_Rows] = []
-        free: dict[Stream, float] = {}
+        each_at = (at for row in lists for at in row)
+        heads = [_Head(number, at, *place) for number, (at, place) in enumerate(zip(each_at, places, strict=True))]
+        waiting = deque((head, block) for head in heads for block in range(s.row_blocks))
+        unstaged, staging, going = deque(heads), list[_Task](), list[_Task]()
         with builder.unrolled():
+            self._free.clear()
+            self._port.clear()
+            free: dict[Stream, float] = {}
             while waiting or going:
-                oldest = min([each.head.number for each in going] + [number for number, _ in [*waiting][:1]])
-                if len(staged) < len(heads) and len(staged) - oldest < s.staged:
-                    staged.append(self._staged(len(staged), heads[len(staged)], *places[len(staged)]))
+                oldest = min([each.head.number for each in going] + [head.number for head, _ in [*waiting][:1]])
+                if unstaged and not staging and unstaged[0].number - oldest < s.staged:
+                    staging = [_Task(unstaged.popleft(), 0, 0, going[0].ready if going else 0.0)]
+                    staging[0].steps = self._staged(staging[0])
                 near = not going or (going[-1].emitted >= apart and len(going) < s.under_way)
-                if waiting and near and waiting[0][0] < len(staged):
-                    number, block = waiting.popleft()
-                    rows = _Rows(staged[number], block, len(self.chain.sources), going[0].ready if going else 0.0)
+                if waiting and near and (there := waiting[0][0].there) is not None:
+                    head, block = waiting.popleft()
+                    ready = max(there, going[0].ready if going else 0.0)
+                    rows = _Task(head, block, len(self.chain.sources), ready)
                     rows.steps = self._block(rows, going)
                     going.append(rows)
-                self._step(going, free)
+                self._step([*going, *staging], free)
+                going, staging = ([each for each in tasks if not each.is_done] for tasks in (going, staging))
 
-    def _step(self, going: list[_Rows], free: dict[Stream, float]) -> None:
-        """Emit a step of the first block that can go on: the oldest always can."""
+    def _step(self, tasks: Sequence[_Task], free: dict[Stream, float]) -> None:
+        """Emit a step of the first that can go on: the oldest block always can, once its operands are there."""
         builder = self.context.builder
-        for rows in sorted(going, key=lambda each: each.ready):
+        for task in sorted(tasks, key=lambda each: each.ready):
             start = len(builder.program.records)
-            goes_on = next(rows.steps, None)
+            goes_on = next(task.steps, None)
             if goes_on is None:
-                going.remove(rows)
+                task.is_done = True
                 return
             if goes_on:
-                rows.emitted += 1
+                task.emitted += 1
                 for record in builder.program.records[start:]:
                     if isinstance(record, Instr) and record.stream in COMPUTING:
-                        rows.ready = done(builder.timing, record, free, rows.ready)
+                        task.ready = done(builder.timing, record, free, task.ready, self._port)
+                self._free.update(dict.fromkeys(task.fills, task.ready))
+                task.fills.clear()
+                self.slots.settle(task.ready)
                 return
+
+    def _until_free(self, task: _Task, bank: object) -> Iterator[bool]:
+        """Let others go first until ``bank`` of PSUM is free, and fill it in this step."""
+        if self._free.get(bank, 0.0) > task.ready:
+            task.ready = self._free[bank]
+            yield False
+        task.fills.append(bank)
 
     @property
     def steps(self) -> int:
@@ -224,15 +255,20 @@ class _Loops:
 
     # ---- operands -------------------------------------------------------------------------------------------------
 
-    def _staged(self, number: int, at: tuple[Affine, ...], group: _Group, place: int) -> _Head:
+    def _staged(self, task: _Task) -> Iterator[bool]:
         """Operands of a head in SBUF: as they lie, rows on the partitions, and transposed."""
-        head = _Head(number, at, group, place, {}, {}, Counter())
+        head, timing = task.head, self.context.timing
         for op in self.chain.sources:
             for index in (0, 1):
-                self._turned(head, op, index)
+                self._plain(head, self.arrays.operands[op, index], pe_dtype(op))
         for sink in self.chain.sinks:
             self._plain(head, self.arrays.others[sink], pe_dtype(sink.op))
-        return head
+        yield True
+        task.ready += timing.transfer_latency
+        for op in self.chain.sources:
+            for index in (0, 1):
+                yield from self._turned(task, op, index)
+        head.there = task.ready
 
     def _plain(self, head: _Head, array: Array, dtype: str) -> Block:
         """Rows of an operand as they lie [partition, neighbour, term]: on a partition neighbours."""
@@ -263,28 +299,34 @@ class _Loops:
             return group.tiles[key], array.together(group.at, group.size)
         return tile, array.at(head.at)
 
-    def _turned(self, head: _Head, op: hlo.DotOp, index: int) -> Block:
+    def _turned(self, task: _Task, op: hlo.DotOp, index: int) -> Iterator[bool]:
         """Terms of an operand on the partitions, [term, chunk, row]; rows in blocks, columns in their order."""
-        array, dtype, rows = self.arrays.operands[op, index], pe_dtype(op), self.context.sizes.rows
-        key = "transposed", index, array.key, dtype
-        if key not in head.tiles:
-            plain = self._plain(head, array, dtype)
-            size, deep = array.parts * array.each, -(-array.terms // rows)
-            name = f"operand {len(head.tiles)}"
-            tile = self.tiles.tile(dtype, [deep, size], min(rows, array.terms), name, self.schedule.staged, True)
+        array, head, rows = self.arrays.operands[op, index], task.head, self.context.sizes.rows
+        key = self._turned_key(op, index)
+        if key in head.tiles:
+            return
+        plain = self._plain(head, array, pe_dtype(op))
+        size, deep = array.parts * array.each, -(-array.terms // rows)
+        name = f"operand {len(head.tiles)}"
+        partitions = min(rows, array.terms)
+        tile = self.tiles.tile(pe_dtype(op), [deep, size], partitions, name, self.schedule.staged, True)
+        head.tiles[key] = tile
+        for chunk, (start, terms) in enumerate(pieces(array.terms, rows)):
+            yield from self._until_free(task, "transposes")
             self.context.builder.mark(op.loc)
-            for chunk, (start, terms) in enumerate(pieces(array.terms, rows)):
-                out = tile.index(1, Affine(chunk)).on_partitions(terms)
-                step = out.dims[1].stride
-                far, near = (step, array.each * step) if index else (array.parts * step, step)
-                dims = (out.dims[0], Atom(array.each, far), Atom(array.parts, near))
-                self._transposer.transpose(plain.index(2, Affine(start), terms), out.of(dims))
-            head.tiles[key] = tile
-        return head.tiles[key]
+            out = tile.index(1, Affine(chunk)).on_partitions(terms)
+            step = out.dims[1].stride
+            far, near = (step, array.each * step) if index else (array.parts * step, step)
+            dims = (out.dims[0], Atom(array.each, far), Atom(array.parts, near))
+            self._transposer.transpose(plain.index(2, Affine(start), terms), out.of(dims))
+            yield True
+
+    def _turned_key(self, op: hlo.DotOp, index: int) -> object:
+        return "transposed", index, self.arrays.operands[op, index].key, pe_dtype(op)
 
     # ---- a block of rows --------------------------------------------------------------------------------------------
 
-    def _block(self, rows: _Rows, going: Sequence[_Rows]) -> Iterator[bool]:
+    def _block(self, rows: _Task, going: Sequence[_Task]) -> Iterator[bool]:
         """A block of rows; False where it has to wait until others have gone on."""
         head, block = rows.head, rows.block
         here = {value: self._loaded(head, value, array, block) for value, array in self.arrays.read.items()}
@@ -294,7 +336,9 @@ class _Loops:
             if isinstance(op, Sink):
                 yield from self._sink(rows, op, here[op.value])
             elif isinstance(op, hlo.DotOp):
-                while self.slots and not self._may_take(rows, going):
+                while self.slots and (not self._may_take(rows, going) or self.slots.free_at > rows.ready):
+                    if self._may_take(rows, going):
+                        rows.ready = self.slots.free_at
                     yield False
                 rows.left -= 1
                 yield from self._products(head, op, block, here)
@@ -303,28 +347,34 @@ class _Loops:
             for value in self._ends.get(op, ()):
                 self.body.pool.give_back(here[value])
 
-    def _sink(self, rows: _Rows, sink: Sink, made: Block) -> Iterator[bool]:
+    def _sink(self, rows: _Task, sink: Sink, made: Block) -> Iterator[bool]:
         """Contract what is made of a block of rows; store the head's result after its last block."""
         head, mark = rows.head, self.context.builder.mark
         while sink.across and self._summed.get(sink, head) is not head:
             yield False
-        mark(sink.op.loc)
         if sink.across:
+            if sink not in self._summed:
+                yield from self._until_free(rows, sink)
+            mark(sink.op.loc)
             self._summed[sink] = head
             self._across(head, sink, rows.block, made)
         else:
+            yield from self._until_free(rows, "transposes")
+            mark(sink.op.loc)
             transposed = self._transposed(made)
             yield True
+            yield from self._until_free(rows, "results")
             mark(sink.op.loc)
             self._contracted(head, sink, rows.block, transposed)
             self.body.pool.give_back(transposed)
         head.done[sink] += 1
         if head.done[sink] == self.schedule.row_blocks:
+            rows.fills.append(sink)
             self._store(head, sink)
             self._summed.pop(sink, None)
         yield True
 
-    def _may_take(self, rows: _Rows, going: Sequence[_Rows]) -> bool:
+    def _may_take(self, rows: _Task, going: Sequence[_Task]) -> bool:
         """Whether there is PSUM for products, beside what older blocks want."""
         older = sum(each.left for each in going[: next(at for at, each in enumerate(going) if each is rows)])
         return len(self.slots.idle) > older
@@ -342,7 +392,7 @@ class _Loops:
     def _products(self, head: _Head, op: hlo.DotOp, block: int, here: dict[hlo.SSAValue, Block]) -> Iterator[bool]:
         """The products of a contraction for a block of rows [row, column]: in PSUM where there is room, else SBUF."""
         builder, sizes, s = self.context.builder, self.context.sizes, self.schedule
-        left, right = (self._turned(head, op, index) for index in (0, 1))
+        left, right = (head.tiles[self._turned_key(op, index)] for index in (0, 1))
         depth = self.arrays.operands[op, 0].terms
         if self.slots:
             out = here[op.result] = self.slots.take(builder, s.columns, s.row_parts)
@@ -362,6 +412,10 @@ class _Loops:
                 self.body.leave(part, bank)
                 yield True
         yield True
+        if self.slots and op not in self._staying:
+            builder.mark(op.loc)
+            here[op.result] = self.body.leave_at_once(out)
+            yield True
 
     def _chunk(self, made: Block, number: int) -> Block:
         """What is made of a block of rows for the columns of chunk ``number``: every so many-th."""
@@ -404,8 +458,9 @@ class _Loops:
         other = self._plain(head, self.arrays.others[sink], pe_dtype(sink.op)).index(1, Affine(block))
         if sink not in head.made:
             if s.in_psum:
-                place = builder.slot(self._sums[sink], True)
-                head.made[sink] = Block(self._sums[sink].alloc, "f32", place, (Atom(s.column_parts, 1, True),))
+                ring, begin = self._sums[sink]
+                place = builder.slot(ring, True) + begin
+                head.made[sink] = Block(ring.alloc, "f32", place, (Atom(s.column_parts, 1, True),))
             else:
                 head.made[sink] = self._result(head, sink, "f32")
         total = head.made[sink]
@@ -413,7 +468,7 @@ class _Loops:
             if s.in_psum:
                 bank = part
             else:
-                bank = tile_in(builder, self._sums[sink], [count, sink.width], "f32", s.column_parts, True)
+                bank = tile_in(builder, self._sums[sink][0], [count, sink.width], "f32", s.column_parts, True)
             for chunk in range(count):
                 flags = ["accumulate"] * (s.in_psum and head.done[sink] > 0) + [*rounding_of(sink.op)]
                 target = bank.index(1, Affine(chunk))

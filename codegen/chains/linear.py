@@ -1,7 +1,7 @@
-"""Values of a chain that are an array times, and plus, numbers of its rows, rewritten so that one instruction makes them.
+"""Values of a chain that are an array times, and plus, numbers of its rows, so that one instruction makes them.
 
-Softmax and its gradient have such: ``exp(x * factor - most)``, and ``(x - delta) / sums`` times exponentials. Factors of
-rows leave the sums of these, and positive constants the greatest.
+Softmax and its gradient have such: ``exp(x * factor - most)``, and ``(x - delta) / sums`` times exponentials. Factors
+of rows leave the sums of these, and positive constants the greatest.
 """
 
 from __future__ import annotations
@@ -108,7 +108,9 @@ class _Rewrite:
         while waiting:
             value = made_by(waiting.pop(), self._dims)
             op = value.owner
-            if value not in self._given and isinstance(op, hlo.ReduceOp) | computes_elementwise(op) and op not in made:
+            if value in self._given or not isinstance(op, hlo.HloOp) or op in made:
+                continue
+            if isinstance(op, hlo.ReduceOp) or computes_elementwise(op):
                 made.add(op)
                 waiting += op.operands
         block = self._chain.sources[0].parent

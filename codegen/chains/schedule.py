@@ -21,6 +21,8 @@ class Schedule:
     """Blocks of rows."""
     in_psum: bool
     """Whether what is contracted along the rows adds up in PSUM over all blocks, not in SBUF."""
+    one_bank: bool
+    """Whether all such sums are in one bank."""
     products: int
     """Banks of PSUM for products."""
     stay: int

@@ -40,8 +40,9 @@ def take_shifted(
         value = op.results[0]
         (use, *others) = value.uses
         user = use.operation
-        alone = not others and value not in stored and isinstance(user, hlo.HloOp)
-        return user if alone and member.get(user.results[0]) is kernel else None
+        if others or value in stored or not isinstance(user, hlo.HloOp):
+            return None
+        return user if member.get(user.results[0]) is kernel else None
 
     def is_row(value: Value) -> bool:
         source = trace(value, kernel, member)

@@ -8,13 +8,18 @@ from dataclasses import dataclass
 from math import ceil
 
 from neuronx_cc.codegen.emission.builder import Builder
-from neuronx_cc.ir.isa.program import Instr, Stream
+from neuronx_cc.ir.isa.program import Instr, Space, Stream
 from neuronx_cc.ir.isa.timing import Timing, duration_ns, latency_ns
 
 AHEAD = 1
 """Tiles whose operands are loaded before they start."""
 COMPUTING = frozenset([Stream.TENSOR, Stream.VECTOR, Stream.SCALAR, Stream.GPSIMD])
 """Engines; queues of DMA take what is ready, and are not waited for in an order."""
+
+SHARING = frozenset([Stream.VECTOR, Stream.SCALAR])
+"""Engines that are not at PSUM at the same time."""
+Port = dict[Stream, float]
+"""Until when each of these is, in nanoseconds."""
 
 
 @dataclass(slots=True)
@@ -61,8 +66,18 @@ def _emits(steps: Iterator[None]) -> bool:
     return next(steps, steps) is not steps
 
 
-def done(timing: Timing, instr: Instr, free: dict[Stream, float], ready: float) -> float:
-    """When the result of ``instr``, whose operands are ``ready``, is there; its engine is busy until it is ``free``."""
-    end = max(free.get(instr.stream, 0.0), ready) + duration_ns(instr, timing.machine)
+def done(timing: Timing, instr: Instr, free: dict[Stream, float], ready: float, port: Port | None = None) -> float:
+    """When the result of ``instr``, whose operands are ``ready``, is there; its engine is busy until it is ``free``,
+    and so is the ``port`` of PSUM, if that is looked at.
+    """
+    begin = max(free.get(instr.stream, 0.0), ready)
+    shared = (
+        port is not None and instr.stream in SHARING and any(x.space is Space.PSUM for x in (*instr.outs, *instr.ins))
+    )
+    if port is not None and shared:
+        begin = max([begin, *(until for stream, until in port.items() if stream is not instr.stream)])
+    end = begin + duration_ns(instr, timing.machine)
     free[instr.stream] = end
+    if port is not None and shared:
+        port[instr.stream] = end
     return end + latency_ns(instr, timing.machine)
