@@ -66,12 +66,9 @@ class Body:
         """What is emitted: contractions right before their first reader, those of what is made right after it."""
         sources: dict[hlo.SSAValue, hlo.DotOp] = {op.result: op for op in self._chain.sources}
         found: dict[hlo.HloOp | Sink, None] = {}
-        wanted: dict[hlo.HloOp, list[hlo.DotOp]] = {}
         for op in self.kernel.ops:
-            made = (made_by(x, self._chain.dims) for x in op.operands)
-            wanted.setdefault(self._reader(op), []).extend(sources[x] for x in made if x in sources)
-        for op in self.kernel.ops:
-            found |= dict.fromkeys((*wanted.get(op, ()), op))
+            read = self._read_by(op) if op not in self.fusion else []
+            found |= dict.fromkeys((*(sources[x] for x in read if x in sources), op))
             sinks = [sink for sink in self._chain.sinks if sink.value is op.result]
             for across in (True, False):
                 found |= dict.fromkeys(sink for sink in sinks if sink.across is across)
@@ -105,14 +102,12 @@ class Body:
 
     def _read_by(self, op: hlo.HloOp) -> list[hlo.SSAValue]:
         """What the instruction of ``op`` reads, that of ops without one included."""
-        inside = [op, *(part for part in self.fusion.within if self._reader(part) is op)]
-        return [made_by(x, self._chain.dims) for each in inside for x in each.operands]
-
-    def _reader(self, op: hlo.HloOp) -> hlo.HloOp:
-        """The op by whose instruction ``op`` is computed."""
-        while op in self.fusion.within:
-            op = self.fusion.within[op]
-        return op
+        found: list[hlo.SSAValue] = []
+        for value in (made_by(x, self._chain.dims) for x in op.operands):
+            made = value.owner
+            inside = isinstance(made, hlo.HloOp) and made in self.fusion
+            found += self._read_by(made) if isinstance(made, hlo.HloOp) and inside else [value]
+        return found
 
     @property
     def steps(self) -> int:
