@@ -106,7 +106,7 @@ def problem_of(context: Context, attention: Attention, room: int) -> Problem:
     sizes = [itemsize(hlo.shape_of(context.source_of(base(x))).dtype) for x in operands]
     places = attention.queried, attention.keyed, attention.valued
     lie = queries, keys, values = [place(seen(context, x)) for place, x in zip(places, operands, strict=True)]
-    pitches = [_least(view.dims[attention.column]) if view else 0 for view in (keys[0], values[0])]
+    pitches = [least_stride(view.dims[attention.column]) if view else 0 for view in (keys[0], values[0])]
     seen_share = _seen(attention, context.sizes.columns)
     return Problem(
         heads,
@@ -211,7 +211,7 @@ def _neighbouring(
     made = marked([dims[axis] for axis in order]).transpose([order.index(axis) for axis in range(len(order))])
     views, axes = (*operands, attention.made(made)[0]), (attention.row, *[attention.column] * 2, attention.row)
     strides = [
-        (_least(view.dims[own[-1]]) if own else 0, _least(view.dims[axis])) if view is not None else (0, 0)
+        (least_stride(view.dims[own[-1]]) if own else 0, least_stride(view.dims[axis])) if view is not None else (0, 0)
         for view, axis in zip(views, axes, strict=True)
     ]
     dense = (row == length for (_, row), length in zip(strides, lengths, strict=True))
@@ -234,7 +234,7 @@ def seen(context: Context, value: hlo.SSAValue) -> View:
     return marked(hlo.shape_of(value).dims)
 
 
-def _least(atoms: Sequence[Atom]) -> int:
+def least_stride(atoms: Sequence[Atom]) -> int:
     """The stride of the innermost part of a dim."""
     return min((atom.stride for atom in atoms if atom.size > 1), default=0)
 

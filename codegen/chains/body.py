@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from neuronx_cc.codegen.chains.pattern import Chain, Sink, made_by
-from neuronx_cc.codegen.chains.schedule import Schedule
+from neuronx_cc.codegen.chains.schedule import Extent, Schedule
 from neuronx_cc.codegen.chains.shifted import Shifted, take_shifted
 from neuronx_cc.codegen.chains.slots import Slots
 from neuronx_cc.codegen.context import Context
@@ -23,6 +23,7 @@ from neuronx_cc.codegen.maps.partition_scalars import partition_block
 from neuronx_cc.codegen.maps.partitions import rows_of
 from neuronx_cc.codegen.maps.row_reduction import reduce_rows, sums_of
 from neuronx_cc.ir import hlo
+from neuronx_cc.ir.frozen import replace
 from neuronx_cc.ir.isa.program import Space, Stream
 from neuronx_cc.passes.analysis.values import identity_of
 
@@ -42,7 +43,7 @@ def inner_kernel(chain: Chain) -> tuple[Kernel, Member, set[hlo.SSAValue]]:
     """What a chain computes between its contractions, as a map kernel; and what of it the last ones read."""
     kernel = Kernel(0, list(chain.inner), squeeze(chain.dims), 1, True)
     member: Member = {op.result: kernel for op in (*chain.sources, *chain.inner)}
-    return kernel, member, {sink.value for sink in chain.sinks}
+    return kernel, member, {*chain.stored, *(sink.value for sink in chain.sinks)}
 
 
 class Body:
@@ -53,13 +54,15 @@ class Body:
     ) -> None:
         self._chain, self.slots = chain, slots
         self.context, self.schedule, self.pool, self.emitter = context, schedule, pool, emitter
-        self._stored = {sink.value for sink in chain.sinks}
+        self._stored = {*chain.stored, *(sink.value for sink in chain.sinks)}
         self.kernel, self.member, self.fusion, self._shifted = inner_fusion(context, chain)
         self.sums = sums_of(context, self.kernel, self.member)
         self.operands = Operands(context, self.kernel, self.member, self.fusion)
         self.dying = last_uses(self.kernel, self.member, self.fusion.within)
         self._place = {op: index for index, op in enumerate(self.kernel.ops)}
         self._scratch: list[Block] = []
+        self.extent = Extent(schedule.row_parts, 0, schedule.columns)
+        """Of the block of which something is emitted."""
 
     @property
     def order(self) -> list[hlo.HloOp | Sink]:
@@ -121,8 +124,8 @@ class Body:
 
     def leave_at_once(self, bank: Block) -> Block:
         """Products in SBUF, where nothing else wants them in PSUM: copied by Scalar, which takes less time there."""
-        out = self.pool.tile([self.schedule.columns], "f32", self.schedule.row_parts)
-        for start, size in pieces(self.schedule.columns, self.context.sizes.bank_columns):
+        out = self._tile("f32", False)
+        for start, size in pieces(self.extent.columns, self.context.sizes.bank_columns):
             self.emitter.leave(out.index(1, Affine(start), size), bank.index(1, Affine(start), size))
         self.slots.give_back(bank)
         return out
@@ -192,9 +195,7 @@ class Body:
         assert isinstance(summand, Block), "one a row"
         assert not isinstance(factor, Deferred | Splat), "one a row, or a constant"
         in_psum = Space.PSUM in (source.alloc.space, out.alloc.space)
-        banks = list(
-            pieces(self.schedule.columns, self.context.sizes.bank_columns if in_psum else self.schedule.columns)
-        )
+        banks = list(pieces(self.extent.columns, self.context.sizes.bank_columns if in_psum else self.schedule.columns))
         parts = total
         if total is not None and len(banks) > 1:
             parts = self.scratch(total.of((total.dims[0], Atom(len(banks), 4))), "f32")
@@ -220,9 +221,13 @@ class Body:
             reduce_rows(e, "add", partition_block(total), parts, False)
 
     def _tile(self, dtype: str, is_row: bool) -> Block:
-        s = self.schedule
-        tile = self.pool.tile([1 if is_row else s.columns], dtype, s.row_parts)
-        return tile.of((tile.dims[0], Atom(s.columns, 0))) if is_row else tile
+        return self.room(self.pool.tile([1 if is_row else self.schedule.columns], dtype, self.schedule.row_parts))
+
+    def room(self, tile: Block) -> Block:
+        """What is computed of a block in ``tile`` of a whole one; a number of each row is repeated."""
+        wide = tile.dims[1] if tile.dims[1].size > 1 else Atom(1, 0)
+        rows = tile.on_partitions(self.extent.rows)
+        return rows.of((rows.dims[0], replace(wide, size=self.extent.columns)))
 
     def _reduce(self, op: hlo.ReduceOp, out: Block, ins: Sequence[Readable], summed: bool) -> None:
         opcode, dtype = self.context.combiners[op.to_apply.data[0]], op.shape.dtype

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence, Set
-from math import ceil
+from math import ceil, prod
 
+from neuronx_cc.codegen.attention.choose import least_stride, seen
 from neuronx_cc.codegen.chains.body import inner_fusion
 from neuronx_cc.codegen.chains.estimate import apart, estimate
 from neuronx_cc.codegen.chains.linear import simpler
-from neuronx_cc.codegen.chains.pattern import Chain, depth_of, find, made_by, separate
+from neuronx_cc.codegen.chains.pattern import Chain, depth_of, find, long_order, made_by, separate
 from neuronx_cc.codegen.chains.schedule import Schedule
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.dots.problem import divisor
@@ -23,8 +24,10 @@ from neuronx_cc.ir.types import NARROW, itemsize
 
 UNROLLED_BLOCKS = 64
 """Blocks of rows in straight-line code."""
-LEAST_PARTS = 64
-"""Partitions that rows and columns are dealt out over, at least."""
+LEAST_PARTS = 32
+"""Rows of a block and columns of a chunk, at least."""
+LEAST_DEALT = 64
+"""Partitions that rows and columns are dealt out over, at least: fewer are taken in their order instead."""
 WIDEST = 2
 """Times the rows of TensorE, that operands have terms: the longer, the less what lies between counts."""
 LEFT = 0.9
@@ -51,9 +54,38 @@ def worthwhile(
         if staged or any(op in context.apart for op in chain.sources):
             continue
         schedule = schedule_of(context, chain, room)
-        if schedule is not None and estimate(chain, schedule, timing) < apart(chain, schedule, timing, room):
+        if schedule is None:
+            continue
+        moved = _moved(context, chain, schedule)
+        if max(estimate(chain, schedule, timing), moved) < apart(chain, schedule, timing, room):
             found.append(taken(context, chain))
     return found
+
+
+def _moved(context: Context, chain: Chain, schedule: Schedule) -> float:
+    """Nanoseconds of the transfers of operands, and of results, which are taken to lie as these do."""
+    s, time = schedule, 0.0
+    operands = [(op.operands[at], (op, at), bool(at)) for op in chain.sources for at in (0, 1)]
+    operands += [(sink.other, (sink.op, 1 - sink.weights), not sink.across) for sink in chain.sinks]
+    met: set[hlo.SSAValue] = set()
+    for value, (op, index), is_column in operands:
+        if base(value) in met:
+            continue
+        met.add(base(value))
+        batch, free, terms = long_order(op, index)
+        rows, (last,) = (terms, free) if any(op is sink.op for sink in chain.sinks) else (free, terms)
+        view, each = seen(context, value), s.column_chunks if is_column else s.row_blocks
+        strides = [least_stride(view.dims[axis]) for axis in (*batch[-1:], *rows, last)]
+        width, size = hlo.shape_of(value).dims[last], itemsize(hlo.shape_of(context.source_of(base(value))).dtype)
+        run = width
+        if strides[0] == width < strides[-2]:
+            run *= s.together
+        elif strides[-2] == width and not s.in_order:
+            run *= each
+        copied = 1 if strides[-1] == 1 else 3
+        run = run if strides[-1] == 1 else width
+        time += copied * context.timing.transfer(prod(hlo.shape_of(value).dims) * size, run * size).bound
+    return time * (len(met) + len(chain.sinks)) / len(met)
 
 
 def taken(context: Context, chain: Chain) -> Chain:
@@ -76,12 +108,16 @@ def schedule_of(context: Context, chain: Chain, room: int) -> Schedule | None:
     """The schedule with most under way that fits ``room`` bytes a partition; None where none does."""
     sizes = context.sizes
     rows, columns = chain.dims[-2:]
-    parts = [divisor(size, sizes.rows) for size in (rows, columns)]
+    parts, in_order = [divisor(size, sizes.rows) for size in (rows, columns)], False
+    if min(parts) < LEAST_DEALT:
+        parts, in_order = [ceil(size / ceil(size / sizes.rows)) for size in (rows, columns)], True
     widths = [sink.width for sink in chain.sinks] + [depth_of(op) for op in chain.sources]
-    if min(parts) < LEAST_PARTS or max(widths) > WIDEST * sizes.rows or rows // parts[0] > UNROLLED_BLOCKS:
+    if min(parts) < LEAST_PARTS or max(widths) > WIDEST * sizes.rows or ceil(rows / parts[0]) > UNROLLED_BLOCKS:
         return None
     alive = _alive(context, chain)
-    fitting = (each for each in _candidates(chain, parts, sizes) if footprint(chain, each, alive, sizes) <= room)
+    fitting = (
+        each for each in _candidates(chain, parts, in_order, sizes) if footprint(chain, each, alive, sizes) <= room
+    )
     return next(fitting, None)
 
 
@@ -92,9 +128,9 @@ def _alive(context: Context, chain: Chain) -> Alive:
     return tiles_alive(kernel, given, last_uses(kernel, member, fusion.within), {*fusion.within})
 
 
-def _candidates(chain: Chain, parts: list[int], sizes: Sizes) -> Iterator[Schedule]:
+def _candidates(chain: Chain, parts: list[int], in_order: bool, sizes: Sizes) -> Iterator[Schedule]:
     rows, columns = chain.dims[-2:]
-    blocks, chunks = rows // parts[0], columns // parts[1]
+    blocks, chunks = ceil(rows / parts[0]), ceil(columns / parts[1])
     heads = _heads(chain.dims[:-2], max(1, UNROLLED_BLOCKS // blocks))
     across = [sink for sink in chain.sinks if sink.across]
     banks = sum(ceil(chunks / (sizes.bank_columns // sink.width)) for sink in across)
@@ -119,7 +155,7 @@ def _candidates(chain: Chain, parts: list[int], sizes: Sizes) -> Iterator[Schedu
                 turning,
                 together,
             )
-            yield Schedule(parts[0], blocks, parts[1], chunks, heads, *abreast)
+            yield Schedule(rows, columns, parts[0], parts[1], in_order, heads, *abreast)
 
 
 def _heads(sizes: Sequence[int], most: int) -> int:

@@ -17,8 +17,10 @@ from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.program import Stream
 from neuronx_cc.ir.isa.timing import F32, F32_PSUM, Tile, Timing, Work, total
 
-OVERLAP = 1.3
-"""How much longer blocks of rows take than their busiest engine."""
+OVERLAP = 0.8
+"""How much longer blocks of rows take than their busiest engine, of ops that are fewer as they are emitted."""
+NEAR_ENGINES = 1.7
+"""The same of engines in kernels apart, one after the other, where what they hand over is on chip."""
 AROUND = 4
 """Transfers before and after, one after the other, that kernels apart hand over on chip."""
 ALIVE = 6
@@ -32,7 +34,8 @@ def estimate(chain: Chain, schedule: Schedule, timing: Timing) -> float:
     steps = [_work(op, chain, s, timing) for op in chain.ops]
     waits = sum(step.bound + timing.latency(Stream.VECTOR) for step in steps)
     through = max(blocks * total(steps).bound * OVERLAP, blocks / s.under_way * waits)
-    return waits + through + AROUND * _computed(chain) * timing.transfer_latency
+    stored = timing.transfer(4 * prod(chain.dims) * len(chain.stored), timing.long_run, "write").bound
+    return waits + max(through, stored) + AROUND * _computed(chain) * timing.transfer_latency
 
 
 def _computed(chain: Chain) -> bool:
@@ -58,7 +61,7 @@ def apart(chain: Chain, schedule: Schedule, timing: Timing, room: int) -> float:
     moved = timing.transfer(2 * scores * products, timing.long_run).bound + products * timing.transfer_latency
     if near and not _computed(chain):
         engines += products * timing.transfer_latency
-    return engines if near else engines + moved
+    return NEAR_ENGINES * engines if near else engines + moved
 
 
 def _work(op: hlo.HloOp, chain: Chain, s: Schedule, timing: Timing) -> Work:

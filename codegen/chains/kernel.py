@@ -8,7 +8,7 @@ neighbours, so that all is loaded and stored in long runs.
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import product
@@ -19,7 +19,7 @@ from neuronx_cc.codegen.chains.arrays import Array, Arrays, arrays_of
 from neuronx_cc.codegen.chains.body import Body
 from neuronx_cc.codegen.chains.choose import LEFT, schedule_of
 from neuronx_cc.codegen.chains.pattern import Chain, Sink
-from neuronx_cc.codegen.chains.schedule import Schedule
+from neuronx_cc.codegen.chains.schedule import Extent, Schedule
 from neuronx_cc.codegen.chains.slots import Slots
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.dots.filler import transposer_of
@@ -86,6 +86,8 @@ class _Head:
     """What is made for each last contraction: results in SBUF, or sums in PSUM."""
     done: Counter[Sink] = field(default_factory=Counter)
     """Blocks of rows of which it has that."""
+    seen: defaultdict[Sink, set[int]] = field(default_factory=lambda: defaultdict(set))
+    """Chunks of columns of which it has sums over rows."""
 
 
 @dataclass(slots=True, eq=False)
@@ -120,6 +122,8 @@ class _Loops:
     _order: list[hlo.HloOp | Sink] = field(init=False)
     _ends: dict[hlo.HloOp | Sink, list[hlo.SSAValue]] = field(init=False)
     _staying: set[hlo.DotOp] = field(init=False)
+    _extents: list[Extent] = field(init=False)
+    """Of each block of rows."""
     _transposer: Transposer = field(init=False)
     _scores: Ring | None = field(init=False)
     _along: Ring = field(init=False)
@@ -143,6 +147,7 @@ class _Loops:
         self._scores = None if s.stay else self.tiles.banks(s.products, "products")
         own = TilePool(builder, f"tile of chain {name}")
         self.body = Body(self.context, self.chain, s, own, self.slots, self.emitter)
+        self._extents = [Extent(s.rows_of(block), 0, s.columns) for block in range(s.row_blocks)]
         self._order, self._ends, self._staying = self.body.order, self.body.ends, self.body.staying
         self._transposer = transposer_of(self.context, self.emitter, self.tiles, turns, UNROLLED_TURNS)
 
@@ -278,7 +283,7 @@ class _Loops:
             tile = head.tiles[key] = self._rows(head, array, key, dtype, f"operand {len(head.tiles)}")
             if new:
                 self.context.builder.mark(array.loc)
-                copy(self.context.builder, *self._moved(head, array, key, tile), array.stream)
+                array.copy(self.context.builder, *self._moved(head, array, key, tile))
         return head.tiles[key]
 
     def _rows(self, head: _Head, array: Array, key: object, dtype: str, name: str) -> Block:
@@ -306,7 +311,7 @@ class _Loops:
         if key in head.tiles:
             return
         plain = self._plain(head, array, pe_dtype(op))
-        size, deep = array.parts * array.each, -(-array.terms // rows)
+        size, deep = array.rows, -(-array.terms // rows)
         name = f"operand {len(head.tiles)}"
         partitions = min(rows, array.terms)
         tile = self.tiles.tile(pe_dtype(op), [deep, size], partitions, name, self.schedule.staged, True)
@@ -314,12 +319,20 @@ class _Loops:
         for chunk, (start, terms) in enumerate(pieces(array.terms, rows)):
             yield from self._until_free(task, "transposes")
             self.context.builder.mark(op.loc)
-            out = tile.index(1, Affine(chunk)).on_partitions(terms)
-            step = out.dims[1].stride
-            far, near = (step, array.each * step) if index else (array.parts * step, step)
-            dims = (out.dims[0], Atom(array.each, far), Atom(array.parts, near))
-            self._transposer.transpose(plain.index(2, Affine(start), terms), out.of(dims))
+            self._turn(plain.index(2, Affine(start), terms), tile.index(1, Affine(chunk)).on_partitions(terms), index)
             yield True
+
+    def _turn(self, plain: Block, out: Block, index: int) -> None:
+        """Rows [partition, neighbour, term] as [term, row], in blocks, or in the order of columns."""
+        s, step, each = self.schedule, out.dims[1].stride, plain.dims[1].size
+        parts, size = (s.column_parts, s.columns) if index else (s.row_parts, s.rows)
+        whole, rest = divmod(size, parts)
+        far, near = (step, each * step) if index and not s.in_order else (parts * step, step)
+        for start, count, height in ((0, whole, parts), (whole, 1, rest)):
+            if count and height:
+                dims = out.dims[0], Atom(count, far), Atom(height, near)
+                rows = plain.index(1, Affine(start), count).on_partitions(height)
+                self._transposer.transpose(rows, out.moved(start * far).of(dims))
 
     def _turned_key(self, op: hlo.DotOp, index: int) -> object:
         return "transposed", index, self.arrays.operands[op, index].key, pe_dtype(op)
@@ -328,8 +341,9 @@ class _Loops:
 
     def _block(self, rows: _Task, going: Sequence[_Task]) -> Iterator[bool]:
         """A block of rows; False where it has to wait until others have gone on."""
-        head, block = rows.head, rows.block
-        here = {value: self._loaded(head, value, array, block) for value, array in self.arrays.read.items()}
+        head, block, extent = rows.head, rows.block, self._extents[rows.block]
+        self.body.extent = extent
+        here = {value: self._loaded(head, array, block) for value, array in self.arrays.read.items()}
         summed: set[hlo.HloOp] = set()
         yield True
         for op in self._order:
@@ -342,8 +356,13 @@ class _Loops:
                     yield False
                 rows.left -= 1
                 yield from self._products(head, op, block, here)
-            elif self.body.emit(op, here, summed):
-                yield True
+            else:
+                self.body.extent = extent
+                if self.body.emit(op, here, summed):
+                    if op.results[0] in self.arrays.stored:
+                        array = self.arrays.stored[op.results[0]]
+                        copy(self.context.builder, self._beside(head, array, block), here[op.results[0]], array.stream)
+                    yield True
             for value in self._ends.get(op, ()):
                 self.body.pool.give_back(here[value])
 
@@ -361,7 +380,7 @@ class _Loops:
         else:
             yield from self._until_free(rows, "transposes")
             mark(sink.op.loc)
-            transposed = self._transposed(made)
+            transposed = self._transposed(made, self._extents[rows.block])
             yield True
             yield from self._until_free(rows, "results")
             mark(sink.op.loc)
@@ -379,33 +398,42 @@ class _Loops:
         older = sum(each.left for each in going[: next(at for at, each in enumerate(going) if each is rows)])
         return len(self.slots.idle) > older
 
-    def _loaded(self, head: _Head, value: hlo.SSAValue, array: Array, block: int) -> Block:
+    def _loaded(self, head: _Head, array: Array, block: int) -> Block:
         """What is read beside the products [row, column], or [row] with repetitions."""
         s = self.schedule
-        source = array.at(head.at).index(1, Affine(block)) if array.rowed else array.at(head.at)
-        wide = array.terms if array.last.stride else 1
-        tile = self.body.pool.tile([wide], source.dtype, s.row_parts)
+        wide = bool(array.last.stride)
+        tile = self.body.pool.tile([s.columns if wide else 1], array.view.dtype, s.row_parts)
         self.context.builder.mark(array.loc)
-        copy(self.context.builder, tile, source.of((source.dims[0], replace(source.dims[-1], size=wide))), array.stream)
-        return tile if wide > 1 else tile.of((tile.dims[0], Atom(s.columns, 0)))
+        room, source = self.body.room(tile), self._beside(head, array, block)
+        into = room.of((room.dims[0], replace(room.dims[1], size=source.dims[1].size)))
+        copy(self.context.builder, into, source, array.stream)
+        return room
+
+    def _beside(self, head: _Head, array: Array, block: int) -> Block:
+        """What of ``array`` lies beside the products of a block, [row, column], or one column."""
+        extent, last = self._extents[block], array.last
+        rows = array.at(head.at).index(1, Affine(block)) if array.rowed else array.at(head.at)
+        column = Atom(extent.columns if last.stride else 1, last.stride)
+        return rows.moved(extent.begin * last.stride).of((replace(rows.dims[0], size=extent.rows), column))
 
     def _products(self, head: _Head, op: hlo.DotOp, block: int, here: dict[hlo.SSAValue, Block]) -> Iterator[bool]:
         """The products of a contraction for a block of rows [row, column]: in PSUM where there is room, else SBUF."""
         builder, sizes, s = self.context.builder, self.context.sizes, self.schedule
         left, right = (head.tiles[self._turned_key(op, index)] for index in (0, 1))
         depth = self.arrays.operands[op, 0].terms
+        extent = self.body.extent = self._extents[block]
         if self.slots:
-            out = here[op.result] = self.slots.take(builder, s.columns, s.row_parts)
+            out = here[op.result] = self.slots.take(builder, s.columns, extent.columns, extent.rows)
         else:
-            out = here[op.result] = self.body.pool.tile([s.columns], op.shape.dtype, s.row_parts)
-        for start, size in pieces(s.columns, sizes.bank_columns):
+            out = here[op.result] = self.body.room(self.body.pool.tile([s.columns], op.shape.dtype, s.row_parts))
+        for start, size in pieces(extent.columns, sizes.bank_columns):
             builder.mark(op.loc)
             part = out.index(1, Affine(start), size)
             ring = self._scores
-            bank = part if ring is None else tile_in(builder, ring, [size], "f32", s.row_parts, True)
+            bank = part if ring is None else tile_in(builder, ring, [size], "f32", extent.rows, True)
             for chunk, (_, terms) in enumerate(pieces(depth, sizes.rows)):
-                stationary = left.index(1, Affine(chunk)).index(1, Affine(block * s.row_parts), s.row_parts)
-                moving = right.index(1, Affine(chunk)).index(1, Affine(start), size)
+                stationary = left.index(1, Affine(chunk)).index(1, Affine(block * s.row_parts), extent.rows)
+                moving = right.index(1, Affine(chunk)).index(1, Affine(extent.begin + start), size)
                 flags = ["accumulate"] * (chunk > 0) + [*rounding_of(op)]
                 builder.multiply(bank, stationary.on_partitions(terms), moving.on_partitions(terms), flags)
             if not self.slots:
@@ -414,35 +442,50 @@ class _Loops:
         yield True
         if self.slots and op not in self._staying:
             builder.mark(op.loc)
+            self.body.extent = extent
             here[op.result] = self.body.leave_at_once(out)
             yield True
 
-    def _chunk(self, made: Block, number: int) -> Block:
-        """What is made of a block of rows for the columns of chunk ``number``: every so many-th."""
-        s = self.schedule
-        step = made.dims[1].stride
+    def _chunks(self, extent: Extent) -> range:
+        """Those of which something is computed."""
+        first = extent.begin // self.schedule.column_parts
+        return range(first, -(-(extent.begin + extent.columns) // self.schedule.column_parts))
+
+    def _chunk(self, made: Block, extent: Extent, number: int) -> Block:
+        """What is made of a block of rows for the columns of chunk ``number``, in order or every so many-th."""
+        s, step = self.schedule, made.dims[1].stride
+        if s.in_order:
+            return made.index(1, Affine(number * s.column_parts - extent.begin), s.columns_of(number))
         return made.moved(number * step).of((made.dims[0], Atom(s.column_parts, s.column_chunks * step)))
 
-    def _transposed(self, made: Block) -> Block:
+    def _transposed(self, made: Block, extent: Extent) -> Block:
         """Columns on the partitions [column, chunk, row]."""
-        s = self.schedule
+        s, step = self.schedule, made.dims[1].stride
         transposed = self.body.pool.tile([s.column_chunks, s.row_parts], made.dtype, s.column_parts)
-        step = made.dims[1].stride
-        dims = made.dims[0], Atom(s.column_chunks, step), Atom(s.column_parts, s.column_chunks * step)
-        self._transposer.transpose(made.of(dims), transposed)
+        near, far = (step, s.column_parts * step) if s.in_order else (s.column_chunks * step, step)
+        whole, rest = divmod(extent.columns, s.column_parts)
+        for start, count, size in ((0, whole, s.column_parts), (whole, 1, rest)):
+            if count and size:
+                out = transposed.index(1, Affine(start), count).index(2, Affine(), extent.rows).on_partitions(size)
+                self._transposer.transpose(
+                    made.moved(start * far).of((made.dims[0], Atom(count, far), Atom(size, near))), out
+                )
         return transposed
 
     def _contracted(self, head: _Head, sink: Sink, block: int, transposed: Block) -> None:
         """Contract the columns: the result's rows of this block."""
-        builder, s = self.context.builder, self.schedule
+        builder, s, extent = self.context.builder, self.schedule, self._extents[block]
         other = self._plain(head, self.arrays.others[sink], pe_dtype(sink.op))
-        bank = tile_in(builder, self._along, [sink.width], "f32", s.row_parts, True)
-        for chunk in range(s.column_chunks):
-            flags = ["accumulate"] * (chunk > 0) + [*rounding_of(sink.op)]
-            builder.multiply(bank, transposed.index(1, Affine(chunk)), other.index(1, Affine(chunk)), flags)
+        bank = tile_in(builder, self._along, [sink.width], "f32", extent.rows, True)
+        chunks = self._chunks(extent)
+        for number, chunk in enumerate(chunks):
+            flags = ["accumulate"] * (number > 0) + [*rounding_of(sink.op)]
+            size = s.columns_of(chunk)
+            stationary = transposed.index(1, Affine(number)).index(1, Affine(), extent.rows).on_partitions(size)
+            builder.multiply(bank, stationary, other.index(1, Affine(chunk)).on_partitions(size), flags)
         if sink not in head.made:
             head.made[sink] = self._result(head, sink, sink.op.shape.dtype)
-        self.body.leave(head.made[sink].index(1, Affine(block)), bank)
+        self.body.leave(head.made[sink].index(1, Affine(block)).on_partitions(extent.rows), bank)
 
     def _result(self, head: _Head, sink: Sink, dtype: str) -> Block:
         """Room for it, and, where it is summed in another type, for what is stored of it."""
@@ -454,8 +497,9 @@ class _Loops:
 
     def _across(self, head: _Head, sink: Sink, block: int, made: Block) -> None:
         """Contract the rows of this block: what they add to the result."""
-        builder, s = self.context.builder, self.schedule
+        builder, s, extent = self.context.builder, self.schedule, self._extents[block]
         other = self._plain(head, self.arrays.others[sink], pe_dtype(sink.op)).index(1, Affine(block))
+        other = other.on_partitions(extent.rows)
         if sink not in head.made:
             if s.in_psum:
                 ring, begin = self._sums[sink]
@@ -463,30 +507,43 @@ class _Loops:
                 head.made[sink] = Block(ring.alloc, "f32", place, (Atom(s.column_parts, 1, True),))
             else:
                 head.made[sink] = self._result(head, sink, "f32")
-        total = head.made[sink]
-        for part, start, count in self._parts(sink, total):
+        for part, chunks in self._parts(sink, head.made[sink], self._chunks(extent)):
+            size = part.dims[0].size
+            seen = [chunk in head.seen[sink] for chunk in chunks]
             if s.in_psum:
                 bank = part
             else:
-                bank = tile_in(builder, self._sums[sink][0], [count, sink.width], "f32", s.column_parts, True)
-            for chunk in range(count):
-                flags = ["accumulate"] * (s.in_psum and head.done[sink] > 0) + [*rounding_of(sink.op)]
-                target = bank.index(1, Affine(chunk))
-                builder.multiply(target, self._chunk(made, start + chunk), other, flags)
-            if not s.in_psum and head.done[sink]:
-                self.emitter.over("tensor_tensor", Stream.VECTOR, [part], [part, bank], alu=["add"])
-            elif not s.in_psum:
-                self.body.leave(part, bank)
+                bank = tile_in(builder, self._sums[sink][0], [len(chunks), sink.width], "f32", size, True)
+            for number, chunk in enumerate(chunks):
+                flags = ["accumulate"] * (s.in_psum and seen[number]) + [*rounding_of(sink.op)]
+                builder.multiply(bank.index(1, Affine(number)), self._chunk(made, extent, chunk), other, flags)
+            for number, before in enumerate(seen if not s.in_psum and len(set(seen)) > 1 else seen[:1]):
+                several = (number, 1) if len(set(seen)) > 1 else (0, len(chunks))
+                total, more = (x.index(1, Affine(several[0]), several[1]) for x in (part, bank))
+                if not s.in_psum and before:
+                    self.emitter.over("tensor_tensor", Stream.VECTOR, [total], [total, more], alu=["add"])
+                elif not s.in_psum:
+                    self.body.leave(total, more)
+        head.seen[sink] |= {*self._chunks(extent)}
 
-    def _parts(self, sink: Sink, total: Block) -> Iterator[tuple[Block, int, int]]:
-        """Sums over rows, as many chunks as a bank holds at a time: [column, chunk, term], first chunk, how many."""
+    def _parts(self, sink: Sink, total: Block, chunks: range) -> Iterator[tuple[Block, range]]:
+        """Sums over rows, as many chunks as a bank holds at a time, and as have as many columns: [column, chunk, term],
+        and which.
+        """
         s, sizes = self.schedule, self.context.sizes
-        for number, (start, count) in enumerate(pieces(s.column_chunks, sizes.bank_columns // sink.width)):
-            if s.in_psum:
-                bank = total.moved(number * sizes.bank_bytes)
-                yield bank.of((bank.dims[0], Atom(count, 4 * sink.width), Atom(sink.width, 4))), start, count
-            else:
-                yield total.index(1, Affine(start), count), start, count
+        held = sizes.bank_columns // sink.width
+        for number, (start, count) in enumerate(pieces(s.column_chunks, held)):
+            within = range(max(start, chunks.start), min(start + count, chunks.stop))
+            whole = range(within.start, min(within.stop, s.columns // s.column_parts))
+            for some in (whole, range(max(whole.stop, within.start), within.stop)):
+                if not some:
+                    continue
+                if s.in_psum:
+                    bank = total.moved(number * sizes.bank_bytes + (some.start - start) * 4 * sink.width)
+                    part = bank.of((bank.dims[0], Atom(len(some), 4 * sink.width), Atom(sink.width, 4)))
+                else:
+                    part = total.index(1, Affine(some.start), len(some))
+                yield part.on_partitions(s.columns_of(some.start)), some
 
     def _store(self, head: _Head, sink: Sink) -> None:
         """All of a head's result, from SBUF or PSUM."""
@@ -495,10 +552,11 @@ class _Loops:
         made = head.made[sink]
         if sink.across and (self.schedule.in_psum or dtype != "f32"):
             out = self._result(head, sink, dtype)
-            for part, start, count in self._parts(sink, made):
-                self.body.leave(out.index(1, Affine(start), count), part)
+            for part, chunks in self._parts(sink, made, range(self.schedule.column_chunks)):
+                into = out.index(1, Affine(chunks.start), len(chunks)).on_partitions(part.dims[0].size)
+                self.body.leave(into, part)
             made = out
         head.group.done[sink] += 1
         if not array.abreast or head.group.done[sink] == head.group.size:
             source, target = self._moved(head, array, sink, made)
-            copy(builder, target, source, Stream.DMA_STORE)
+            array.copy(builder, target, source)

@@ -63,6 +63,8 @@ class _Rewrite:
         block = chain.sources[0].parent
         assert block is not None
         self._before = set(ops_of(block))
+        own = set(chain.ops)
+        self._readers = [op for x in chain.stored for op in (use.operation for use in reads(x)) if op not in own]
 
     def fold(self, op: hlo.ReduceOp) -> None:
         """Let factors of rows follow their sum, or positive ones of all their greatest."""
@@ -105,6 +107,9 @@ class _Rewrite:
     def ordered(self) -> Chain:
         """All that leads to the last contractions, in the order of the program; what nothing reads is erased."""
         made, waiting = set[hlo.HloOp](), [sink.value for sink in self._chain.sinks]
+        own = {op for op in self._chain.inner if op.parent is not None}
+        read = (base(x) for op in self._readers for x in op.operands)
+        waiting += (x for x in read if x.owner in own or x.owner not in self._before)
         while waiting:
             value = made_by(waiting.pop(), self._dims)
             op = value.owner

@@ -76,9 +76,28 @@ class Chain:
         return {op for op in (*self.sources, *self.inner) if any(user not in own for user in _readers(op.result))}
 
     @property
+    def stored(self) -> list[hlo.SSAValue]:
+        """What others read of it, apart from its last contractions' results: in the end of all that it makes, for which
+        they would compute all of it once more.
+        """
+        return [op.results[0] for op in self.inner if op in self.shared and self._takes_all(op)]
+
+    def _takes_all(self, op: hlo.HloOp) -> bool:
+        """Whether ``op`` makes an array of products of every first contraction."""
+        if squeeze(op.shape.dims) != self.dims or op.shape.dtype not in WIDE_FLOATS:
+            return False
+        own, found, waiting = set(self.ops), set[hlo.Operation](), [op]
+        while waiting:
+            makers = (made_by(x, self.dims).owner for x in waiting.pop().operands)
+            more = [each for each in makers if each in own and each not in found and isinstance(each, hlo.HloOp)]
+            found.update(more)
+            waiting += (each for each in more if not isinstance(each, hlo.DotOp))
+        return found.issuperset(self.sources)
+
+    @property
     def needed(self) -> set[hlo.HloOp]:
-        """Those that are shared, and all that make what these read."""
-        own, found = set(self.ops), self.shared
+        """Those that are shared, and not stored, and all that make what these read."""
+        own, found = set(self.ops), self.shared - {value.owner for value in self.stored}
         for op in reversed((*self.sources, *self.inner)):
             if op in found:
                 makers = (made_by(x, self.dims).owner for x in op.operands)
@@ -196,8 +215,9 @@ def _gather(own: Set[hlo.Operation], chain: Chain) -> None:
     last = chain.sinks[-1].op
     block = last.parent
     assert block is not None
-    after: set[hlo.SSAValue] = {sink.op.result for sink in chain.sinks}
-    moved, op = list[hlo.Operation](), chain.sinks[0].op.next_op
+    after: set[hlo.SSAValue] = {*chain.stored, *(sink.op.result for sink in chain.sinks)}
+    makers = {value.owner for value in after}
+    moved, op = list[hlo.Operation](), next(op for op in block.ops if op in makers).next_op
     while op is not None and op is not last:
         if op not in own and any(x in after for x in op.operands):
             after |= set(op.results)

@@ -6,15 +6,27 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
+class Extent:
+    """What is computed of a block of rows: some of the columns, from the first of a chunk on."""
+
+    rows: int
+    begin: int
+    columns: int
+
+
+@dataclass(frozen=True, slots=True)
 class Schedule:
     """What is decided."""
 
+    rows: int
+    columns: int
     row_parts: int
     """Rows of a block, one a partition."""
-    row_blocks: int
     column_parts: int
     """Columns of a chunk."""
-    column_chunks: int
+    in_order: bool
+    """Whether rows of a block, and columns of a chunk, follow each other, and the last may have fewer; else every so
+    many-th is one, so that a partition loads neighbours."""
     heads: int
     """Heads that follow each other in straight-line code."""
     under_way: int
@@ -33,8 +45,20 @@ class Schedule:
     """Heads whose rows are loaded, and stored, together where they lie beside each other in HBM."""
 
     @property
-    def columns(self) -> int:
-        return self.column_parts * self.column_chunks
+    def row_blocks(self) -> int:
+        return -(-self.rows // self.row_parts)
+
+    @property
+    def column_chunks(self) -> int:
+        return -(-self.columns // self.column_parts)
+
+    def rows_of(self, block: int) -> int:
+        """How many block number ``block`` has."""
+        return min(self.row_parts, self.rows - block * self.row_parts)
+
+    def columns_of(self, chunk: int) -> int:
+        """How many chunk number ``chunk`` has."""
+        return min(self.column_parts, self.columns - chunk * self.column_parts)
 
     @property
     def staged(self) -> int:
@@ -61,5 +85,6 @@ class Schedule:
             f"{self.column_parts} columns: {self.under_way} blocks under way, {self.heads} heads in a body, "
             f"{self.together} loaded together, sums in "
             + ("PSUM" if self.in_psum else "SBUF")
+            + (", in order" if self.in_order else "")
             + (f", {self.stay} products there" if self.stay else "")
         )

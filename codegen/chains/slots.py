@@ -46,11 +46,11 @@ class Slots:
         """Whether ``block`` is one that is lent."""
         return id(block) in self.lent
 
-    def take(self, builder: Builder, columns: int, partitions: int) -> Block:
-        """One [partition, column] in FP32."""
+    def take(self, builder: Builder, width: int, columns: int, partitions: int) -> Block:
+        """One [partition, column] in FP32, of ``columns`` of its ``width``."""
         ring, number, _ = self.idle.popleft()
-        room = tile_in(builder, ring, [(number + 1) * columns], "f32", partitions, True)
-        block = room.index(1, Affine(number * columns), columns)
+        room = tile_in(builder, ring, [(number + 1) * width], "f32", partitions, True)
+        block = room.index(1, Affine(number * width), columns)
         self.lent[id(block)] = block, ring, number
         return block
 
