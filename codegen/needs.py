@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 
 from neuronx_cc.codegen.attention.pattern import Attention
+from neuronx_cc.codegen.chains.choose import read_in_part
+from neuronx_cc.codegen.chains.pattern import Chain
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.emission.views import View
 from neuronx_cc.codegen.formation.graph import Kernel, base, is_view, operands_of, trace
@@ -28,14 +30,20 @@ def reads_all(kernel: Kernel) -> bool:
     return lowering is not None and not lowering.in_part
 
 
+def _in_part(context: Context, together: object) -> set[hlo.SSAValue]:
+    """Operands of which columns are not read that have no weight."""
+    if isinstance(together, Attention):
+        return together.read_in_part()
+    return read_in_part(context, together) if isinstance(together, Chain) else set()
+
+
 def note(context: Context, kernel: Kernel, member: dict[hlo.SSAValue, Kernel], first: int) -> None:
     """Add what ``kernel``, whose records begin at ``first``, has to read to the program's needs."""
     program = context.builder.program
     kind = kernel.kind
     if not reads_all(kernel) or first == len(program.records):
         return
-    attention = kernel.together
-    part = set(map(base, attention.read_in_part())) if isinstance(attention, Attention) else set()
+    part = set(map(base, _in_part(context, kernel.together)))
     # a recurrence starts with its first term, whatever the factor there
     scanned = ((op, scan) for op in kernel.ops if (scan := scan_of(op)) is not None)
     part |= {base(op.operands[0]) for op, scan in scanned if len(op.operands) > 1 and not (scan.body and scan.initial)}

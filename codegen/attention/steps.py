@@ -89,7 +89,7 @@ def with_weight(steps: Sequence[Step], first: int, last: int, columns: int) -> i
         masked = step.masked
         for each in steps[at + 1 :]:
             masked = each.masked_after(masked)
-        if masked == -inf or (masked <= NEGLIGIBLE and _keeps_some(steps, first, last, columns)):
+        if masked == -inf or (masked <= NEGLIGIBLE and keeps_some(steps, first, last, columns)):
             found = min(found, 1 + max(end for end in ends if end is not None))
     return found
 
@@ -108,13 +108,13 @@ def masks_weigh_nothing(steps: Sequence[Step], rows: int, columns: int, step: in
     bands = [each for each in steps if each.band is not None]
     return all(
         each.masked == -inf
-        or (each.masked <= NEGLIGIBLE and _keeps_some(steps, first, min(first + step, rows) - 1, columns))
+        or (each.masked <= NEGLIGIBLE and keeps_some(steps, first, min(first + step, rows) - 1, columns))
         for first in range(0, rows if bands else 0, step)
         for each in bands
     )
 
 
-def _keeps_some(steps: Sequence[Step], first: int, last: int, columns: int) -> bool:
+def keeps_some(steps: Sequence[Step], first: int, last: int, columns: int) -> bool:
     """Whether a score of every row is no lower than the program's products are."""
     bands = [step.band for step in steps if step.band is not None]
     if any(step.band is None and step.may_mask() for step in steps):

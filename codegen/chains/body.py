@@ -85,8 +85,8 @@ class Body:
         made: dict[hlo.SSAValue, hlo.DotOp] = {op.result: op for op in self._chain.sources}
         found = set[hlo.DotOp]()
         for op in self.kernel.ops:
-            wide = [x for x in op.operands if self.context.splat(x) is None and made_by(x, self._chain.dims) is x]
-            arrays = [x for x in wide if squeeze(hlo.shape_of(x).dims) == squeeze(self._chain.dims)]
+            read = [made_by(x, self._chain.dims) for x in op.operands if self.context.splat(x) is None]
+            arrays = [x for x in read if squeeze(hlo.shape_of(x).dims) == self._chain.dims]
             if op.opcode in ARITHMETIC and len(arrays) > 1:
                 found.update(made[x] for x in arrays if x in made)
         return found
@@ -122,11 +122,21 @@ class Body:
         self._scratch.append(self.pool.tile([atom.size for atom in like.dims[1:]], dtype, like.dims[0].size))
         return self._scratch[-1]
 
-    def leave_at_once(self, bank: Block) -> Block:
-        """Products in SBUF, where nothing else wants them in PSUM: copied by Scalar, which takes less time there."""
+    def factor_of(self, op: hlo.DotOp) -> tuple[hlo.HloOp, float] | None:
+        """The product with a constant that alone reads those of ``op``."""
+        readers = [each for each in self.kernel.ops if op.result in self._read_by(each)]
+        if len(readers) != 1 or readers[0] in self._shifted or not isinstance(readers[0], hlo.MultiplyOp):
+            return None
+        (reader,) = readers
+        splats = [splat for x in reader.operands if (splat := self.context.splat(x)) is not None]
+        plain = splats and reader.shape.dtype == op.shape.dtype == "f32" and reader.result not in self._stored
+        return (reader, splats[0]) if plain and reader not in self.fusion.within.values() else None
+
+    def leave_at_once(self, bank: Block, factor: float) -> Block:
+        """Products in SBUF, times ``factor``, where nothing else wants them in PSUM: Scalar takes less time there."""
         out = self._tile("f32", False)
         for start, size in pieces(self.extent.columns, self.context.sizes.bank_columns):
-            self.emitter.leave(out.index(1, Affine(start), size), bank.index(1, Affine(start), size))
+            self.emitter.leave(out.index(1, Affine(start), size), bank.index(1, Affine(start), size), factor)
         self.slots.give_back(bank)
         return out
 
@@ -146,7 +156,8 @@ class Body:
         made = self.fusion.casts.get(op, op)
         shifted = self._shifted.get(op)
         if op.result not in here:
-            here[op.result] = self._in_place(op, shifted, here) or self._tile(op.shape.dtype, is_row)
+            reused = self._in_place(op, shifted, here) or self._selected(op, here)
+            here[op.result] = reused or self._tile(op.shape.dtype, is_row)
         out = here[op.result].select(ROWS) if is_row else here[op.result]
         total = self.sums.get(op)
         if isinstance(op, hlo.ReduceOp):
@@ -185,6 +196,18 @@ class Body:
             return None
         users = [use.operation for use in op.result.uses]
         return block if all(isinstance(user, hlo.MultiplyOp) for user in users) else None
+
+    def _selected(self, op: hlo.HloOp, here: dict[hlo.SSAValue, Block]) -> Block | None:
+        """The tile of what ``op`` keeps where a mask says so, if nothing else reads it and a constant stands elsewhere:
+        that is written over it.
+        """
+        if not isinstance(op, hlo.SelectOp) or self.context.splat(op.operands[2]) is None or op in self.fusion.casts:
+            return None
+        source = trace(op.operands[1], self.kernel, self.member)
+        if source is None or source not in here or source not in self.dying.get(self._place[op], ()):
+            return None
+        block = here[source]
+        return block if block.dtype == op.shape.dtype and block.alloc.space is Space.SBUF else None
 
     def _shift(self, shifted: Shifted, out: Block, total: Block | None, here: dict[hlo.SSAValue, Block]) -> None:
         """``shifted``, bank by bank of PSUM, and the sums of what it makes."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
+from itertools import islice
 from math import ceil, prod
 
 from neuronx_cc.codegen.attention.choose import least_stride, seen
+from neuronx_cc.codegen.chains.bands import weighted_columns
 from neuronx_cc.codegen.chains.body import inner_fusion
 from neuronx_cc.codegen.chains.estimate import apart, estimate
 from neuronx_cc.codegen.chains.linear import simpler
@@ -38,6 +40,8 @@ UNDER_WAY = (6, 5, 4, 3, 2, 1)
 """Blocks of rows."""
 TOGETHER = (16, 8, 4, 2, 1)
 """Heads that are loaded at once."""
+DRAWN = 1.1
+"""How much longer a chain takes than its transfers, if these take longest."""
 SCRATCH = 2
 """Tiles that ops use besides."""
 
@@ -56,14 +60,15 @@ def worthwhile(
         schedule = schedule_of(context, chain, room)
         if schedule is None:
             continue
-        moved = _moved(context, chain, schedule)
-        if max(estimate(chain, schedule, timing), moved) < apart(chain, schedule, timing, room):
+        if _time(context, chain, schedule) < apart(chain, schedule, timing, room):
             found.append(taken(context, chain))
     return found
 
 
 def _moved(context: Context, chain: Chain, schedule: Schedule) -> float:
-    """Nanoseconds of the transfers of operands, and of results, which are taken to lie as these do."""
+    """Nanoseconds of the transfers of operands, of results, which are taken to lie as these do, and of what is read
+    and stored beside the products.
+    """
     s, time = schedule, 0.0
     operands = [(op.operands[at], (op, at), bool(at)) for op in chain.sources for at in (0, 1)]
     operands += [(sink.other, (sink.op, 1 - sink.weights), not sink.across) for sink in chain.sinks]
@@ -85,7 +90,12 @@ def _moved(context: Context, chain: Chain, schedule: Schedule) -> float:
         copied = 1 if strides[-1] == 1 else 3
         run = run if strides[-1] == 1 else width
         time += copied * context.timing.transfer(prod(hlo.shape_of(value).dims) * size, run * size).bound
-    return time * (len(met) + len(chain.sinks)) / len(met)
+    time *= (len(met) + len(chain.sinks)) / len(met)
+    beside = [x for x in chain.read if context.splat(x) is None and made_by(x, chain.dims) is x]
+    for value in (*beside, *chain.stored):
+        size = itemsize(hlo.shape_of(value).dtype)
+        time += context.timing.transfer(prod(chain.dims) * size, s.columns * size).bound
+    return time
 
 
 def taken(context: Context, chain: Chain) -> Chain:
@@ -108,17 +118,37 @@ def schedule_of(context: Context, chain: Chain, room: int) -> Schedule | None:
     """The schedule with most under way that fits ``room`` bytes a partition; None where none does."""
     sizes = context.sizes
     rows, columns = chain.dims[-2:]
-    parts, in_order = [divisor(size, sizes.rows) for size in (rows, columns)], False
-    if min(parts) < LEAST_DEALT:
-        parts, in_order = [ceil(size / ceil(size / sizes.rows)) for size in (rows, columns)], True
+    cut = _in_order(chain, sizes)
+    dealt, weighted = [divisor(size, sizes.rows) for size in (rows, columns)], weighted_columns(context, chain, *cut)
     widths = [sink.width for sink in chain.sinks] + [depth_of(op) for op in chain.sources]
-    if min(parts) < LEAST_PARTS or max(widths) > WIDEST * sizes.rows or ceil(rows / parts[0]) > UNROLLED_BLOCKS:
+    if min(cut) < LEAST_PARTS or max(widths) > WIDEST * sizes.rows or ceil(rows / cut[0]) > UNROLLED_BLOCKS:
         return None
-    alive = _alive(context, chain)
-    fitting = (
-        each for each in _candidates(chain, parts, in_order, sizes) if footprint(chain, each, alive, sizes) <= room
-    )
-    return next(fitting, None)
+    alive, found = _alive(context, chain), list[Schedule]()
+    if min(dealt) >= LEAST_DEALT:
+        found += islice(_fitting(chain, _candidates(chain, dealt, False, None, sizes), alive, sizes, room), 1)
+    if min(dealt) < LEAST_DEALT or weighted is not None:
+        found += islice(_fitting(chain, _candidates(chain, cut, True, weighted, sizes), alive, sizes, room), 1)
+    return min(found, key=lambda each: _time(context, chain, each), default=None)
+
+
+def _in_order(chain: Chain, sizes: Sizes) -> list[int]:
+    """Rows of blocks and columns of chunks, as equal as they can be."""
+    return [ceil(size / ceil(size / sizes.rows)) for size in chain.dims[-2:]]
+
+
+def read_in_part(context: Context, chain: Chain) -> set[hlo.SSAValue]:
+    """What lies beside products, of which columns without weight may not be read."""
+    weighted = weighted_columns(context, chain, *_in_order(chain, context.sizes))
+    return set() if weighted is None else set(chain.read)
+
+
+def _fitting(chain: Chain, schedules: Iterable[Schedule], alive: Alive, sizes: Sizes, room: int) -> Iterator[Schedule]:
+    return (each for each in schedules if footprint(chain, each, alive, sizes) <= room)
+
+
+def _time(context: Context, chain: Chain, schedule: Schedule) -> float:
+    """Nanoseconds."""
+    return max(estimate(chain, schedule, context.timing), DRAWN * _moved(context, chain, schedule))
 
 
 def _alive(context: Context, chain: Chain) -> Alive:
@@ -128,7 +158,9 @@ def _alive(context: Context, chain: Chain) -> Alive:
     return tiles_alive(kernel, given, last_uses(kernel, member, fusion.within), {*fusion.within})
 
 
-def _candidates(chain: Chain, parts: list[int], in_order: bool, sizes: Sizes) -> Iterator[Schedule]:
+def _candidates(
+    chain: Chain, parts: list[int], in_order: bool, weighted: Sequence[tuple[int, int]] | None, sizes: Sizes
+) -> Iterator[Schedule]:
     rows, columns = chain.dims[-2:]
     blocks, chunks = ceil(rows / parts[0]), ceil(columns / parts[1])
     heads = _heads(chain.dims[:-2], max(1, UNROLLED_BLOCKS // blocks))
@@ -155,7 +187,8 @@ def _candidates(chain: Chain, parts: list[int], in_order: bool, sizes: Sizes) ->
                 turning,
                 together,
             )
-            yield Schedule(rows, columns, parts[0], parts[1], in_order, heads, *abreast)
+            seen = None if weighted is None else tuple(weighted)
+            yield Schedule(rows, columns, parts[0], parts[1], in_order, seen, heads, *abreast)
 
 
 def _heads(sizes: Sequence[int], most: int) -> int:

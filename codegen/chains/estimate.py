@@ -17,7 +17,7 @@ from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.program import Stream
 from neuronx_cc.ir.isa.timing import F32, F32_PSUM, Tile, Timing, Work, total
 
-OVERLAP = 0.8
+OVERLAP = 0.55
 """How much longer blocks of rows take than their busiest engine, of ops that are fewer as they are emitted."""
 NEAR_ENGINES = 1.7
 """The same of engines in kernels apart, one after the other, where what they hand over is on chip."""
@@ -32,10 +32,10 @@ def estimate(chain: Chain, schedule: Schedule, timing: Timing) -> float:
     s = schedule
     blocks = prod(chain.dims[:-1]) / s.row_parts
     steps = [_work(op, chain, s, timing) for op in chain.ops]
+    steps = [step.times(s.share) for step in steps]
     waits = sum(step.bound + timing.latency(Stream.VECTOR) for step in steps)
     through = max(blocks * total(steps).bound * OVERLAP, blocks / s.under_way * waits)
-    stored = timing.transfer(4 * prod(chain.dims) * len(chain.stored), timing.long_run, "write").bound
-    return waits + max(through, stored) + AROUND * _computed(chain) * timing.transfer_latency
+    return waits + through + AROUND * _computed(chain) * timing.transfer_latency
 
 
 def _computed(chain: Chain) -> bool:
@@ -53,11 +53,12 @@ def apart(chain: Chain, schedule: Schedule, timing: Timing, room: int) -> float:
     """
     scores = 4 * prod(chain.dims)
     near = ALIVE * scores <= room * timing.sizes.partitions
-    own = [op for op in chain.ops if not near or op not in chain.needed]
+    anyway = near or chain.needed.issuperset(chain.sources)  # as of a forward pass, which is a kernel, only a part is
+    own = [op for op in chain.ops if not anyway or op not in chain.needed]
     steps = total(_work(op, chain, schedule, timing) for op in own)
     engines = prod(chain.dims[:-1]) / schedule.row_parts * (steps.tensor + steps.vector + steps.scalar)
     engines += len(own) * 2 * timing.latency(Stream.VECTOR)
-    products = len(chain.sources) + len(chain.sinks)
+    products = sum(isinstance(op, hlo.DotOp) for op in own)
     moved = timing.transfer(2 * scores * products, timing.long_run).bound + products * timing.transfer_latency
     if near and not _computed(chain):
         engines += products * timing.transfer_latency

@@ -122,6 +122,8 @@ class _Loops:
     _order: list[hlo.HloOp | Sink] = field(init=False)
     _ends: dict[hlo.HloOp | Sink, list[hlo.SSAValue]] = field(init=False)
     _staying: set[hlo.DotOp] = field(init=False)
+    _factors: dict[hlo.DotOp, tuple[hlo.HloOp, float] | None] = field(init=False)
+    """What Scalar multiplies products with as it copies them, for the op that does so."""
     _extents: list[Extent] = field(init=False)
     """Of each block of rows."""
     _transposer: Transposer = field(init=False)
@@ -147,7 +149,8 @@ class _Loops:
         self._scores = None if s.stay else self.tiles.banks(s.products, "products")
         own = TilePool(builder, f"tile of chain {name}")
         self.body = Body(self.context, self.chain, s, own, self.slots, self.emitter)
-        self._extents = [Extent(s.rows_of(block), 0, s.columns) for block in range(s.row_blocks)]
+        self._factors = {op: self.body.factor_of(op) for op in self.chain.sources}
+        self._extents = [*map(s.extent, range(s.row_blocks))]
         self._order, self._ends, self._staying = self.body.order, self.body.ends, self.body.staying
         self._transposer = transposer_of(self.context, self.emitter, self.tiles, turns, UNROLLED_TURNS)
 
@@ -356,7 +359,7 @@ class _Loops:
                     yield False
                 rows.left -= 1
                 yield from self._products(head, op, block, here)
-            else:
+            elif op.results[0] not in here or isinstance(op, hlo.ReduceOp):
                 self.body.extent = extent
                 if self.body.emit(op, here, summed):
                     if op.results[0] in self.arrays.stored:
@@ -443,7 +446,8 @@ class _Loops:
         if self.slots and op not in self._staying:
             builder.mark(op.loc)
             self.body.extent = extent
-            here[op.result] = self.body.leave_at_once(out)
+            reader, factor = self._factors[op] or (op, 1.0)
+            here[reader.results[0]] = self.body.leave_at_once(out, factor)
             yield True
 
     def _chunks(self, extent: Extent) -> range:

@@ -10,12 +10,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from neuronx_cc.codegen.chains.bands import needless_selects
 from neuronx_cc.codegen.chains.pattern import Chain, made_by
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.formation.graph import base, computes_elementwise, is_view, reads, squeeze
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.frozen import replace
 from neuronx_cc.ir.hlo.editing import copy_op, erase, ops_of, users
+from neuronx_cc.ir.hlo.editing import replace as replace_op
 from neuronx_cc.passes.expansions.build import Build
 
 Value = hlo.SSAValue
@@ -44,6 +46,9 @@ class Linear:
 def simpler(context: Context, chain: Chain) -> Chain:
     """``chain``, whose ops nothing else reads, with fewer passes over its arrays."""
     rewrite = _Rewrite(context, chain)
+    for select, value in needless_selects(context, chain):
+        replace_op(select, value)
+    chain = replace(chain, inner=tuple(op for op in chain.inner if op.parent is not None))
     for op in chain.inner:
         if isinstance(op, hlo.ReduceOp) and op.shape.dtype == "f32":
             rewrite.fold(op)
@@ -95,7 +100,11 @@ class _Rewrite:
     def root(self, op: hlo.HloOp) -> None:
         """Rewrite what several ops compute of one array and numbers of its rows."""
         found = self._linear(op.results[0])
-        if found.ops < 2 and (not found.ops or not isinstance(op, hlo.DivideOp)):
+        if found.ops == 1 and isinstance(op, hlo.MultiplyOp) and found.factor.row is None:
+            self._scale_one(op, found)
+            return
+        alone = isinstance(op, hlo.DivideOp) or (isinstance(op, hlo.SubtractOp) and self._is_exponent(op))
+        if found.ops < 2 and not (found.ops and alone):
             return
         build, value = Build.before(self._context.module, op), found.array
         if found.factor != ONE:
@@ -103,6 +112,26 @@ class _Rewrite:
         if found.summand is not None:
             value = build.add(value, self._wide(build, found.summand, value))
         op.results[0].replace_all_uses_with(build.reshape(value, op.shape.dims))
+
+    @staticmethod
+    def _is_exponent(op: hlo.HloOp) -> bool:
+        return all(isinstance(use.operation, hlo.ExponentialOp) for use in reads(op.results[0]))
+
+    def _scale_one(self, op: hlo.HloOp, found: Linear) -> None:
+        """A constant times a product of arrays: times that of them which is linear in another."""
+        product = found.array.owner
+        if not isinstance(product, hlo.MultiplyOp) or not self._is_alone(found.array):
+            return
+        for one, other in (product.operands, reversed(product.operands)):
+            if self._linear(one, inner=True).ops:
+                build = Build.before(self._context.module, op)
+                scaled = build.mul(one, self._wide(build, found.factor, one))
+                value = build.mul(scaled, build.reshape(other, hlo.shape_of(one).dims))
+                op.results[0].replace_all_uses_with(build.reshape(value, op.shape.dims))
+                made = scaled.owner
+                assert isinstance(made, hlo.HloOp)
+                self.root(made)
+                return
 
     def ordered(self) -> Chain:
         """All that leads to the last contractions, in the order of the program; what nothing reads is erased."""

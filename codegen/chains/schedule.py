@@ -27,6 +27,8 @@ class Schedule:
     in_order: bool
     """Whether rows of a block, and columns of a chunk, follow each other, and the last may have fewer; else every so
     many-th is one, so that a partition loads neighbours."""
+    weighted: tuple[tuple[int, int], ...] | None
+    """Of each block the first column that is computed, and how many; None where all are."""
     heads: int
     """Heads that follow each other in straight-line code."""
     under_way: int
@@ -51,6 +53,17 @@ class Schedule:
     @property
     def column_chunks(self) -> int:
         return -(-self.columns // self.column_parts)
+
+    @property
+    def share(self) -> float:
+        """Of what is computed of all blocks."""
+        if self.weighted is None:
+            return 1.0
+        return sum(count for _, count in self.weighted) / (len(self.weighted) * self.columns)
+
+    def extent(self, block: int) -> Extent:
+        """What is computed of a block."""
+        return Extent(self.rows_of(block), *(self.weighted[block] if self.weighted is not None else (0, self.columns)))
 
     def rows_of(self, block: int) -> int:
         """How many block number ``block`` has."""
@@ -86,5 +99,6 @@ class Schedule:
             f"{self.together} loaded together, sums in "
             + ("PSUM" if self.in_psum else "SBUF")
             + (", in order" if self.in_order else "")
+            + (f", {self.share:.0%} of the columns" if self.weighted is not None else "")
             + (f", {self.stay} products there" if self.stay else "")
         )

@@ -352,7 +352,8 @@ def select(e: Emitter, out: Block, predicate: Operand, on_true: Operand, on_fals
         e.copy(out, on_true if predicate.value else on_false)
         return
     if isinstance(on_false, Splat) and not isinstance(on_true, Splat):
-        e.copy(out, on_true)
+        if out != on_true:  # whose place it takes
+            e.copy(out, on_true)
         e.over("copy_predicated", Stream.VECTOR, [out], [predicate], imm=[on_false.value], flags=["reverse"])
         return
     e.copy(out, on_false)
