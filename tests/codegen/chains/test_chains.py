@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import inf
+from math import inf, prod
 from typing import Any
 
 import jax
@@ -13,6 +13,7 @@ import pytest
 
 import neuronx_cc
 from neuronx_cc.codegen.chains import choose, pattern
+from neuronx_cc.ir.isa.program import Instr, Stream
 
 Array = Any
 
@@ -224,3 +225,58 @@ def test_scores_that_stay_on_chip_or_whose_operands_lie_in_pieces_are_left_apart
 
     given = [jax.ShapeDtypeStruct(dims, jnp.bfloat16) for dims in ((3, 128, heads, size), (4, rows, 128))]
     assert len(chains(neuronx_cc.compile(jax.jit(jax.grad(layer)), *given))) == count
+
+
+@pytest.mark.parametrize("masked", ["none", "causal", "window", "padding"])
+def test_gradients_of_attention_of_jax(masked: str) -> None:
+    """Its contractions have dims of size 1."""
+    q, k, v, cotangent = arrays(4, 2, 256, 3, 64, dtype=jnp.float32)
+    kept = jnp.arange(256) < jnp.array([[200], [256]])
+    options = {
+        "none": {},
+        "causal": {"is_causal": True},
+        "window": {"is_causal": True, "local_window_size": (100, 0)},
+        "padding": {"mask": kept[:, None, None]},
+    }[masked]
+    run(lambda *x: gradient(lambda *y: jax.nn.dot_product_attention(*y, **options), *x), q, k, v, cotangent)
+
+
+def line_of(masked: float, rows: int, shift: int = 0) -> str:
+    """The schedule of a gradient whose mask keeps columns up to the row's number and ``shift``."""
+
+    def masked_attention(q: Array, k: Array, v: Array) -> Array:
+        scores = jnp.einsum("bqhd,bkhd->bhqk", q, k) / 8
+        places = jnp.arange(rows)
+        scores = jnp.where(places[:, None] + shift >= places, scores, masked)
+        return jnp.einsum("bhqk,bkhd->bqhd", jax.nn.softmax(scores, axis=-1), v)
+
+    given = arrays(4, 2, rows, 4, 64)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(choose, "apart", lambda *_: inf)
+        executable = neuronx_cc.compile(jax.jit(lambda *x: gradient(masked_attention, *x)), *given)
+    (line,) = chains(executable)
+    return line
+
+
+@pytest.mark.parametrize(
+    ("masked", "shift", "left_out"),
+    [(-inf, 0, True), (-1e30, 0, True), (-1e30, 100, True), (-1e4, 0, False), (-inf, -1, False), (-1e30, -1, False)],
+)
+def test_columns_without_weight_are_left_out(masked: float, shift: int, left_out: bool) -> None:
+    """Where what stands for a masked score may have weight, or a row keeps none, all are computed."""
+    assert ("of the columns" in line_of(masked, 512, shift)) is left_out
+
+
+def test_one_instruction_makes_what_is_linear_in_an_array() -> None:
+    """Of a block: products leave PSUM, exponentials, three products, two folds, and two casts and transposes."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(choose, "apart", lambda *_: inf)
+        given = arrays(4, 128, 64, dtype=jnp.float32)
+        executable = neuronx_cc.compile(jax.jit(lambda *x: gradient(attention, *x)), *given)
+    records = [each for each in executable.program.records if isinstance(each, Instr)]
+    wide = [
+        each
+        for each in records
+        if each.stream in (Stream.VECTOR, Stream.SCALAR) and each.ins and prod(n for n, _ in each.ins[0].dims) == 128
+    ]
+    assert len(wide) <= 14
