@@ -40,6 +40,10 @@ UNDER_WAY = (6, 5, 4, 3, 2, 1)
 """Blocks of rows."""
 TOGETHER = (16, 8, 4, 2, 1)
 """Heads that are loaded at once."""
+WHOLE, PART = 1.0, 0.7
+"""Part of the time of kernels apart that a chain may take; of one first contraction, beside scores that were computed
+before, which kernels apart may find on chip.
+"""
 DRAWN = 1.1
 """How much longer a chain takes than its transfers, if these take longest."""
 SCRATCH = 2
@@ -60,7 +64,8 @@ def worthwhile(
         schedule = schedule_of(context, chain, room)
         if schedule is None:
             continue
-        if _time(context, chain, schedule) < apart(chain, schedule, timing, room):
+        part = WHOLE if len(chain.sources) > 1 else PART
+        if _time(context, chain, schedule) < part * apart(chain, schedule, timing, room):
             found.append(taken(context, chain))
     return found
 
