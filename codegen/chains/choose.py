@@ -13,6 +13,7 @@ from neuronx_cc.codegen.chains.estimate import apart, estimate
 from neuronx_cc.codegen.chains.linear import simpler
 from neuronx_cc.codegen.chains.pattern import Chain, depth_of, find, long_order, made_by, separate
 from neuronx_cc.codegen.chains.schedule import Schedule
+from neuronx_cc.codegen.chains.widen import widened
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.dots.problem import divisor
 from neuronx_cc.codegen.formation.graph import base
@@ -107,7 +108,7 @@ def taken(context: Context, chain: Chain) -> Chain:
     """``chain`` as a kernel: with ops of its own, and the casts of its results."""
     for sink in chain.sinks:
         _take_cast(context, sink.op)
-    return simpler(context, separate(chain))
+    return simpler(context, widened(context, separate(chain)))
 
 
 def _take_cast(context: Context, op: hlo.DotOp) -> None:

@@ -280,3 +280,24 @@ def test_one_instruction_makes_what_is_linear_in_an_array() -> None:
         if each.stream in (Stream.VECTOR, Stream.SCALAR) and each.ins and prod(n for n, _ in each.ins[0].dims) == 128
     ]
     assert len(wide) <= 14
+
+
+def test_values_of_16_bits_are_kept_in_fp32() -> None:
+    """With a bias of 16 bits, a softmax in them and one in FP32."""
+
+    def biased(dtype: Any, q: Array, k: Array, v: Array, bias: Array) -> Array:
+        scores = jnp.einsum("bhqd,bhkd->bhqk", q, k) / 8 + bias
+        weights = jax.nn.softmax(scores.astype(dtype), axis=-1).astype(q.dtype)
+        return jnp.einsum("bhqk,bhkd->bhqd", weights, v)
+
+    q, k, v, cotangent = arrays(4, 3, 2, 200, 64)
+    (bias,) = arrays(1, 200, 200)
+    for dtype in (jnp.bfloat16, jnp.float32):
+        run(
+            lambda q, k, v, b, c, dtype=dtype: gradient(lambda *x: biased(dtype, *x, b), q, k, v, c),
+            q,
+            k,
+            v,
+            bias,
+            cotangent,
+        )
