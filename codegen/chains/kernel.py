@@ -8,7 +8,7 @@ neighbours, so that all is loaded and stored in long runs.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict, deque
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import product
@@ -18,9 +18,11 @@ from neuronx_cc.codegen.attention.kernel import NoRoomLeft
 from neuronx_cc.codegen.chains.arrays import Array, Arrays, arrays_of
 from neuronx_cc.codegen.chains.body import Body
 from neuronx_cc.codegen.chains.choose import LEFT, schedule_of
+from neuronx_cc.codegen.chains.cuts import chunk_of, chunks_of, parts_of
 from neuronx_cc.codegen.chains.pattern import Chain, Sink
 from neuronx_cc.codegen.chains.schedule import Extent, Schedule
 from neuronx_cc.codegen.chains.slots import Slots
+from neuronx_cc.codegen.chains.tasks import Group, Head, Task
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.dots.filler import transposer_of
 from neuronx_cc.codegen.dots.problem import pe_dtype, rounding_of
@@ -56,57 +58,6 @@ def lower(context: Context, chain: Chain) -> None:
         _Loops(context, chain, arrays, schedule, pool).emit()
 
 
-@dataclass(slots=True, eq=False)
-class _Group:
-    """Heads that are loaded and stored together where their rows lie beside each other in HBM."""
-
-    at: tuple[Affine, ...]
-    """The first."""
-    size: int
-    tiles: dict[object, Block] = field(default_factory=dict)
-    """Rows of all: array -> its tile [partition, neighbour, head, term]."""
-    done: Counter[Sink] = field(default_factory=Counter)
-    """Heads of which it has the result."""
-
-
-@dataclass(slots=True)
-class _Head:
-    """What is there of a head that is under way."""
-
-    number: int
-    at: tuple[Affine, ...]
-    group: _Group
-    place: int
-    """In the group."""
-    there: float | None = None
-    """When its operands are, in nanoseconds, if that is known."""
-    tiles: dict[object, Block] = field(default_factory=dict)
-    """Operands: (value, layout) -> its tile."""
-    made: dict[Sink, Block] = field(default_factory=dict)
-    """What is made for each last contraction: results in SBUF, or sums in PSUM."""
-    done: Counter[Sink] = field(default_factory=Counter)
-    """Blocks of rows of which it has that."""
-    seen: defaultdict[Sink, set[int]] = field(default_factory=lambda: defaultdict(set))
-    """Chunks of columns of which it has sums over rows."""
-
-
-@dataclass(slots=True, eq=False)
-class _Task:
-    """What is emitted step by step: the operands of a head, or what is made of a block of its rows."""
-
-    head: _Head
-    block: int
-    left: int
-    """Contractions that are still to be made of it."""
-    ready: float
-    """When what has been emitted is done, in nanoseconds."""
-    steps: Iterator[bool] = field(init=False)
-    emitted: int = 0
-    fills: list[object] = field(default_factory=list)
-    """Banks of PSUM that are free once the step is done."""
-    is_done: bool = False
-
-
 @dataclass(slots=True)
 class _Loops:
     """All heads, and all blocks of rows of each."""
@@ -134,7 +85,7 @@ class _Loops:
     _free: dict[object, float] = field(default_factory=dict)
     """When banks of PSUM that one after the other fills are free."""
     _port: Port = field(default_factory=dict)
-    _summed: dict[Sink, _Head] = field(default_factory=dict)
+    _summed: dict[Sink, Head] = field(default_factory=dict)
     """Whose sums over rows are under way."""
 
     def __post_init__(self) -> None:
@@ -204,12 +155,12 @@ class _Loops:
         """
         builder, s = self.context.builder, self.schedule
         apart = -(-self.steps // s.under_way)
-        groups = [_Group(row[at], size) for row in lists for at, size in pieces(len(row), s.together)]
+        groups = [Group(row[at], size) for row in lists for at, size in pieces(len(row), s.together)]
         places = [(group, place) for group in groups for place in range(group.size)]
         each_at = (at for row in lists for at in row)
-        heads = [_Head(number, at, *place) for number, (at, place) in enumerate(zip(each_at, places, strict=True))]
+        heads = [Head(number, at, *place) for number, (at, place) in enumerate(zip(each_at, places, strict=True))]
         waiting = deque((head, block) for head in heads for block in range(s.row_blocks))
-        unstaged, staging, going = deque(heads), list[_Task](), list[_Task]()
+        unstaged, staging, going = deque(heads), list[Task](), list[Task]()
         with builder.unrolled():
             self._free.clear()
             self._port.clear()
@@ -217,19 +168,19 @@ class _Loops:
             while waiting or going:
                 oldest = min([each.head.number for each in going] + [head.number for head, _ in [*waiting][:1]])
                 if unstaged and not staging and unstaged[0].number - oldest < s.staged:
-                    staging = [_Task(unstaged.popleft(), 0, 0, going[0].ready if going else 0.0)]
+                    staging = [Task(unstaged.popleft(), 0, 0, going[0].ready if going else 0.0)]
                     staging[0].steps = self._staged(staging[0])
                 near = not going or (going[-1].emitted >= apart and len(going) < s.under_way)
                 if waiting and near and (there := waiting[0][0].there) is not None:
                     head, block = waiting.popleft()
                     ready = max(there, going[0].ready if going else 0.0)
-                    rows = _Task(head, block, len(self.chain.sources), ready)
+                    rows = Task(head, block, len(self.chain.sources), ready)
                     rows.steps = self._block(rows, going)
                     going.append(rows)
                 self._step([*going, *staging], free)
                 going, staging = ([each for each in tasks if not each.is_done] for tasks in (going, staging))
 
-    def _step(self, tasks: Sequence[_Task], free: dict[Stream, float]) -> None:
+    def _step(self, tasks: Sequence[Task], free: dict[Stream, float]) -> None:
         """Emit a step of the first that can go on: the oldest block always can, once its operands are there."""
         builder = self.context.builder
         for task in sorted(tasks, key=lambda each: each.ready):
@@ -248,7 +199,7 @@ class _Loops:
                 self.slots.settle(task.ready)
                 return
 
-    def _until_free(self, task: _Task, bank: object) -> Iterator[bool]:
+    def _until_free(self, task: Task, bank: object) -> Iterator[bool]:
         """Let others go first until ``bank`` of PSUM is free, and fill it in this step."""
         if self._free.get(bank, 0.0) > task.ready:
             task.ready = self._free[bank]
@@ -263,7 +214,7 @@ class _Loops:
 
     # ---- operands -------------------------------------------------------------------------------------------------
 
-    def _staged(self, task: _Task) -> Iterator[bool]:
+    def _staged(self, task: Task) -> Iterator[bool]:
         """Operands of a head in SBUF: as they lie, rows on the partitions, and transposed."""
         head, timing = task.head, self.context.timing
         for op in self.chain.sources:
@@ -278,7 +229,7 @@ class _Loops:
                 yield from self._turned(task, op, index)
         head.there = task.ready
 
-    def _plain(self, head: _Head, array: Array, dtype: str) -> Block:
+    def _plain(self, head: Head, array: Array, dtype: str) -> Block:
         """Rows of an operand as they lie [partition, neighbour, term]: on a partition neighbours."""
         key = array.key, dtype
         if key not in head.tiles:
@@ -289,7 +240,7 @@ class _Loops:
                 array.copy(self.context.builder, *self._moved(head, array, key, tile))
         return head.tiles[key]
 
-    def _rows(self, head: _Head, array: Array, key: object, dtype: str, name: str) -> Block:
+    def _rows(self, head: Head, array: Array, key: object, dtype: str, name: str) -> Block:
         """Room for rows of a head [partition, neighbour, term]: in that of its group where they lie beside others'."""
         s, group = self.schedule, head.group
         if not array.abreast:
@@ -300,14 +251,14 @@ class _Loops:
             group.tiles[key] = tile.index(2, Affine(0), group.size)
         return group.tiles[key].index(2, Affine(head.place))
 
-    def _moved(self, head: _Head, array: Array, key: object, tile: Block) -> tuple[Block, Block]:
+    def _moved(self, head: Head, array: Array, key: object, tile: Block) -> tuple[Block, Block]:
         """What is loaded or stored at once: in SBUF, and in HBM."""
         group = head.group
         if array.abreast:
             return group.tiles[key], array.together(group.at, group.size)
         return tile, array.at(head.at)
 
-    def _turned(self, task: _Task, op: hlo.DotOp, index: int) -> Iterator[bool]:
+    def _turned(self, task: Task, op: hlo.DotOp, index: int) -> Iterator[bool]:
         """Terms of an operand on the partitions, [term, chunk, row]; rows in blocks, columns in their order."""
         array, head, rows = self.arrays.operands[op, index], task.head, self.context.sizes.rows
         key = self._turned_key(op, index)
@@ -342,7 +293,7 @@ class _Loops:
 
     # ---- a block of rows --------------------------------------------------------------------------------------------
 
-    def _block(self, rows: _Task, going: Sequence[_Task]) -> Iterator[bool]:
+    def _block(self, rows: Task, going: Sequence[Task]) -> Iterator[bool]:
         """A block of rows; False where it has to wait until others have gone on."""
         head, block, extent = rows.head, rows.block, self._extents[rows.block]
         self.body.extent = extent
@@ -369,7 +320,7 @@ class _Loops:
             for value in self._ends.get(op, ()):
                 self.body.pool.give_back(here[value])
 
-    def _sink(self, rows: _Task, sink: Sink, made: Block) -> Iterator[bool]:
+    def _sink(self, rows: Task, sink: Sink, made: Block) -> Iterator[bool]:
         """Contract what is made of a block of rows; store the head's result after its last block."""
         head, mark = rows.head, self.context.builder.mark
         while sink.across and self._summed.get(sink, head) is not head:
@@ -396,12 +347,12 @@ class _Loops:
             self._summed.pop(sink, None)
         yield True
 
-    def _may_take(self, rows: _Task, going: Sequence[_Task]) -> bool:
+    def _may_take(self, rows: Task, going: Sequence[Task]) -> bool:
         """Whether there is PSUM for products, beside what older blocks want."""
         older = sum(each.left for each in going[: next(at for at, each in enumerate(going) if each is rows)])
         return len(self.slots.idle) > older
 
-    def _loaded(self, head: _Head, array: Array, block: int) -> Block:
+    def _loaded(self, head: Head, array: Array, block: int) -> Block:
         """What is read beside the products [row, column], or [row] with repetitions."""
         s = self.schedule
         wide = bool(array.last.stride)
@@ -412,14 +363,14 @@ class _Loops:
         copy(self.context.builder, into, source, array.stream)
         return room
 
-    def _beside(self, head: _Head, array: Array, block: int) -> Block:
+    def _beside(self, head: Head, array: Array, block: int) -> Block:
         """What of ``array`` lies beside the products of a block, [row, column], or one column."""
         extent, last = self._extents[block], array.last
         rows = array.at(head.at).index(1, Affine(block)) if array.rowed else array.at(head.at)
         column = Atom(extent.columns if last.stride else 1, last.stride)
         return rows.moved(extent.begin * last.stride).of((replace(rows.dims[0], size=extent.rows), column))
 
-    def _products(self, head: _Head, op: hlo.DotOp, block: int, here: dict[hlo.SSAValue, Block]) -> Iterator[bool]:
+    def _products(self, head: Head, op: hlo.DotOp, block: int, here: dict[hlo.SSAValue, Block]) -> Iterator[bool]:
         """The products of a contraction for a block of rows [row, column]: in PSUM where there is room, else SBUF."""
         builder, sizes, s = self.context.builder, self.context.sizes, self.schedule
         left, right = (head.tiles[self._turned_key(op, index)] for index in (0, 1))
@@ -450,18 +401,6 @@ class _Loops:
             here[reader.results[0]] = self.body.leave_at_once(out, factor)
             yield True
 
-    def _chunks(self, extent: Extent) -> range:
-        """Those of which something is computed."""
-        first = extent.begin // self.schedule.column_parts
-        return range(first, -(-(extent.begin + extent.columns) // self.schedule.column_parts))
-
-    def _chunk(self, made: Block, extent: Extent, number: int) -> Block:
-        """What is made of a block of rows for the columns of chunk ``number``, in order or every so many-th."""
-        s, step = self.schedule, made.dims[1].stride
-        if s.in_order:
-            return made.index(1, Affine(number * s.column_parts - extent.begin), s.columns_of(number))
-        return made.moved(number * step).of((made.dims[0], Atom(s.column_parts, s.column_chunks * step)))
-
     def _transposed(self, made: Block, extent: Extent) -> Block:
         """Columns on the partitions [column, chunk, row]."""
         s, step = self.schedule, made.dims[1].stride
@@ -476,12 +415,12 @@ class _Loops:
                 )
         return transposed
 
-    def _contracted(self, head: _Head, sink: Sink, block: int, transposed: Block) -> None:
+    def _contracted(self, head: Head, sink: Sink, block: int, transposed: Block) -> None:
         """Contract the columns: the result's rows of this block."""
         builder, s, extent = self.context.builder, self.schedule, self._extents[block]
         other = self._plain(head, self.arrays.others[sink], pe_dtype(sink.op))
         bank = tile_in(builder, self._along, [sink.width], "f32", extent.rows, True)
-        chunks = self._chunks(extent)
+        chunks = chunks_of(self.schedule, extent)
         for number, chunk in enumerate(chunks):
             flags = ["accumulate"] * (number > 0) + [*rounding_of(sink.op)]
             size = s.columns_of(chunk)
@@ -491,7 +430,7 @@ class _Loops:
             head.made[sink] = self._result(head, sink, sink.op.shape.dtype)
         self.body.leave(head.made[sink].index(1, Affine(block)).on_partitions(extent.rows), bank)
 
-    def _result(self, head: _Head, sink: Sink, dtype: str) -> Block:
+    def _result(self, head: Head, sink: Sink, dtype: str) -> Block:
         """Room for it, and, where it is summed in another type, for what is stored of it."""
         name = f"result {self.chain.sinks.index(sink)}"
         if dtype == sink.op.shape.dtype:
@@ -499,7 +438,7 @@ class _Loops:
         sizes = [self.schedule.column_chunks, sink.width]
         return self.tiles.tile(dtype, sizes, self.schedule.column_parts, f"sums of {name}", self.schedule.staged, True)
 
-    def _across(self, head: _Head, sink: Sink, block: int, made: Block) -> None:
+    def _across(self, head: Head, sink: Sink, block: int, made: Block) -> None:
         """Contract the rows of this block: what they add to the result."""
         builder, s, extent = self.context.builder, self.schedule, self._extents[block]
         other = self._plain(head, self.arrays.others[sink], pe_dtype(sink.op)).index(1, Affine(block))
@@ -511,7 +450,7 @@ class _Loops:
                 head.made[sink] = Block(ring.alloc, "f32", place, (Atom(s.column_parts, 1, True),))
             else:
                 head.made[sink] = self._result(head, sink, "f32")
-        for part, chunks in self._parts(sink, head.made[sink], self._chunks(extent)):
+        for part, chunks in parts_of(s, builder.sizes, sink.width, head.made[sink], chunks_of(self.schedule, extent)):
             size = part.dims[0].size
             seen = [chunk in head.seen[sink] for chunk in chunks]
             if s.in_psum:
@@ -520,7 +459,7 @@ class _Loops:
                 bank = tile_in(builder, self._sums[sink][0], [len(chunks), sink.width], "f32", size, True)
             for number, chunk in enumerate(chunks):
                 flags = ["accumulate"] * (s.in_psum and seen[number]) + [*rounding_of(sink.op)]
-                builder.multiply(bank.index(1, Affine(number)), self._chunk(made, extent, chunk), other, flags)
+                builder.multiply(bank.index(1, Affine(number)), chunk_of(s, made, extent, chunk), other, flags)
             for number, before in enumerate(seen if not s.in_psum and len(set(seen)) > 1 else seen[:1]):
                 several = (number, 1) if len(set(seen)) > 1 else (0, len(chunks))
                 total, more = (x.index(1, Affine(several[0]), several[1]) for x in (part, bank))
@@ -528,35 +467,18 @@ class _Loops:
                     self.emitter.over("tensor_tensor", Stream.VECTOR, [total], [total, more], alu=["add"])
                 elif not s.in_psum:
                     self.body.leave(total, more)
-        head.seen[sink] |= {*self._chunks(extent)}
+        head.seen[sink] |= {*chunks_of(self.schedule, extent)}
 
-    def _parts(self, sink: Sink, total: Block, chunks: range) -> Iterator[tuple[Block, range]]:
-        """Sums over rows, as many chunks as a bank holds at a time, and as have as many columns: [column, chunk, term],
-        and which.
-        """
-        s, sizes = self.schedule, self.context.sizes
-        held = sizes.bank_columns // sink.width
-        for number, (start, count) in enumerate(pieces(s.column_chunks, held)):
-            within = range(max(start, chunks.start), min(start + count, chunks.stop))
-            whole = range(within.start, min(within.stop, s.columns // s.column_parts))
-            for some in (whole, range(max(whole.stop, within.start), within.stop)):
-                if not some:
-                    continue
-                if s.in_psum:
-                    bank = total.moved(number * sizes.bank_bytes + (some.start - start) * 4 * sink.width)
-                    part = bank.of((bank.dims[0], Atom(len(some), 4 * sink.width), Atom(sink.width, 4)))
-                else:
-                    part = total.index(1, Affine(some.start), len(some))
-                yield part.on_partitions(s.columns_of(some.start)), some
-
-    def _store(self, head: _Head, sink: Sink) -> None:
+    def _store(self, head: Head, sink: Sink) -> None:
         """All of a head's result, from SBUF or PSUM."""
         builder, array, dtype = self.context.builder, self.arrays.results[sink], sink.op.shape.dtype
         builder.mark(sink.op.loc)
         made = head.made[sink]
         if sink.across and (self.schedule.in_psum or dtype != "f32"):
             out = self._result(head, sink, dtype)
-            for part, chunks in self._parts(sink, made, range(self.schedule.column_chunks)):
+            for part, chunks in parts_of(
+                self.schedule, builder.sizes, sink.width, made, range(self.schedule.column_chunks)
+            ):
                 into = out.index(1, Affine(chunks.start), len(chunks)).on_partitions(part.dims[0].size)
                 self.body.leave(into, part)
             made = out

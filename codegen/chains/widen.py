@@ -23,7 +23,8 @@ WIDENING = frozenset([*ARITHMETIC, *ACTIVATION, "divide", "negate", "convert", "
 
 def widened(context: Context, chain: Chain) -> Chain:
     """``chain``, whose ops nothing else reads, without roundings between its contractions."""
-    narrow = [op for op in (*chain.sources, *chain.inner) if op.shape.dtype == NARROW]
+    all_ops = (*chain.sources, *chain.inner)
+    narrow = [op for op in all_ops if op.shape.dtype == NARROW and not isinstance(op, hlo.ConvertOp)]
     inside = [op for op in chain.inner if any(hlo.shape_of(x).dtype == NARROW for x in (*op.operands, op.results[0]))]
     if not narrow or chain.stored or any(op.opcode not in WIDENING for op in inside):
         return chain
