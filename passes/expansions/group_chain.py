@@ -130,6 +130,9 @@ def _ops(
             contracted.add(op)
         if op in contracted or _puts_back_less(op, kept, made):
             kept[op] = None
+    for op in ops:  # what is computed of a value that is put back is computed of it there
+        if any(each in made and each.owner not in kept for each in op.operands):
+            kept.pop(op, None)
     return tuple(op for op in ops if op in kept)
 
 

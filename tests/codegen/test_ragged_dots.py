@@ -89,7 +89,14 @@ def trained(x: Any, w: Any, y: Any, s: Any) -> Any:
     return jax.grad(loss, (0, 1))(x, w)
 
 
-ALL_FORMS = rows, gradients, terms, batched, batched_terms, vectorised, layers, experts, trained
+def weighted(x: Any, w: Any, y: Any, s: Any) -> Any:
+    """What is computed, in several steps, of what is put back anyway."""
+    hidden = lax.ragged_dot(x, w, s)
+    gated = jnp.tanh(jnp.sin(hidden)) * y
+    return lax.ragged_dot(gated, w.transpose(0, 2, 1), s), hidden[::-1]
+
+
+ALL_FORMS = rows, gradients, terms, batched, batched_terms, vectorised, layers, experts, trained, weighted
 FORMS = {each.__name__: each for each in ALL_FORMS}
 
 
@@ -122,7 +129,7 @@ def drawn(seed: int) -> Drawn:
     count, groups = chooser.choice(ROWS), chooser.choice((1, 2, 3, 7, 16, 40))
     depth, columns = chooser.choice((1, 3, 16, 65, 128)), chooser.choice((1, 5, 32, 127, 130))
     form, dtype = chooser.choice(list(FORMS)), chooser.choice(("f32", "f32", "bf16", "f16", "s8", "s32"))
-    if dtype.startswith("s") and form in ("gradients", "layers", "experts", "trained"):
+    if dtype.startswith("s") and form in ("gradients", "layers", "experts", "trained", "weighted"):
         form = "rows"
     shapes = (count, depth), (groups, depth, columns), (count, columns)
     if dtype.startswith("s"):
@@ -145,7 +152,7 @@ def test_drawn(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     check_function(FORMS[case.form], *case.inputs, relative=2e-5, machine=case.machine)
 
 
-@pytest.mark.parametrize("form", [experts, trained, layers], ids=lambda form: form.__name__)
+@pytest.mark.parametrize("form", [experts, trained, layers, weighted], ids=lambda form: form.__name__)
 @pytest.mark.parametrize("kind", SIZES)
 @pytest.mark.parametrize("first", [1, 8, 40])
 def test_chains(form: Any, kind: str, first: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -211,7 +218,7 @@ def found(function: Any, *inputs: Any) -> int:
 @pytest.mark.parametrize("groups", [2, 9])
 def test_recognised(form: str, groups: int) -> None:
     inputs = np.ones((20, 6), np.float32), np.ones((groups, 6, 5), np.float32), np.ones((20, 5), np.float32)
-    count = {"rows": 1, "gradients": 2, "terms": 1, "layers": 2, "experts": 2, "trained": 6}.get(form, 0)
+    count = {"rows": 1, "gradients": 2, "terms": 1, "layers": 2, "experts": 2, "trained": 6, "weighted": 2}.get(form, 0)
     assert found(FORMS[form], *inputs, np.full(groups, 2, np.int32)) == count
 
 
