@@ -170,7 +170,7 @@ class _Region:
         count, first = divmod(self.steps - 1, length)
         first += 1  # what is left comes first, and needs no state
         ends = [self._ends(value) for value in self.made]
-        stacked = [value for value, taken in zip(self.made, ends, strict=True) if any(not each for each in taken)]
+        stacked = [value for value, taken in zip(self.made, ends, strict=True) if not all(taken.values())]
         start = self.steps - first if self.reverse else 0
         parts, states = self._part(b, lambda value: b.slice(value, self.axes[value], start, start + first), first, [])
         whole = [
@@ -204,8 +204,7 @@ class _Region:
         arrays = dict(zip(stacked, done[len(scans_in) :], strict=False))
         lasts: dict[Value, Value] = dict(zip((op.results[0] for op in scans_in), done, strict=False))
         for value, taken in zip(self.made, ends, strict=True):
-            inside = set(self.ops)
-            for user, is_end in zip([x for x in users(value) if x not in inside], taken, strict=True):
+            for user, is_end in taken.items():
                 if is_end:
                     assert isinstance(user, hlo.SliceOp), "an end is a slice"
                     replace(user, Build(module, user, user.loc).reshape(lasts[value], user.shape.dims))
@@ -213,9 +212,9 @@ class _Region:
                     user.operands = [arrays[value] if x is value else x for x in user.operands]
         return set(self.ops)
 
-    def _ends(self, value: Value) -> list[bool]:
+    def _ends(self, value: Value) -> dict[hlo.Operation, bool]:
         """Of each user outside: whether it takes the state after the last step, and nothing else."""
-        inside, axis, found = set(self.ops), self.axes[value], []
+        inside, axis, found = set(self.ops), self.axes[value], dict[hlo.Operation, bool]()
         last = 0 if self.reverse else self.steps - 1
         for user in (x for x in users(value) if x not in inside):
             end = False
@@ -224,7 +223,7 @@ class _Region:
                 want = [(0, size, 1) for size in hlo.shape_of(value).dims]
                 want[axis] = (last, last + 1, 1)
                 end = whole == want
-            found.append(end)
+            found[user] = end
         return found
 
     def _starts(self, b: Build, value: Value, at: Value) -> list[Value]:

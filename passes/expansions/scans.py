@@ -13,7 +13,7 @@ from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo.editing import defining_op, ops_of
 from neuronx_cc.ir.isa.limits import PARTITIONS
 from neuronx_cc.ir.scans import PREVIOUS, TARGET, Scan, scan_of
-from neuronx_cc.ir.types import FLOATS
+from neuronx_cc.ir.types import FLOATS, itemsize
 from neuronx_cc.passes.expansions import log_sum_exp
 from neuronx_cc.passes.expansions.bodies import apply_body, is_elementwise
 from neuronx_cc.passes.expansions.build import Build, Value
@@ -28,6 +28,8 @@ LEAST_ELEMENTS = 1 << 18
 LEAST_ROW = 256
 MOST_SLICES = 32
 """Rows of a block, each a slice that is folded by an op of its own."""
+ALIVE = 7
+"""Arrays around a shift that are alive at once, of which a partition must hold whole rows."""
 MOST_ARRAYS = 6
 """Arrays that are scanned together."""
 RECURRENCES = frozenset([("add", "multiply"), ("maximum", "add"), ("minimum", "add")])
@@ -76,8 +78,16 @@ def _one_step(build: Build, arrays: Sequence[Value], body: str, result: int, ini
 
 def previous(build: Build, array: Value, axis: int, reverse: bool = False, initial: Value | None = None) -> Value:
     """``array`` with each element but the first (with ``reverse`` the last) replaced by the one before (after) it, and
-    that one by ``initial`` if there is one.
+    that one by ``initial`` if there is one. Rows that no partition holds are put together of parts.
     """
+    assert build.timing is not None, "who makes scans knows the machine"
+    shape = hlo.shape_of(array)
+    size = shape.dims[axis]
+    if ALIVE * size * itemsize("f32") > build.timing.sizes.sbuf_bytes:
+        end, first = (1, size - 1) if reverse else (0, 0)
+        ahead = build.slice(array if initial is None else initial, axis, first, first + 1)
+        parts = [ahead, build.slice(array, axis, end, end + size - 1)]
+        return build.concatenate(parts[::-1] if reverse else parts, axis)
     config = Scan(axis, reverse, 0, "", initial is not None).config(axis)
     operands = [array] if initial is None else [array, initial]
     return build.typed(hlo.CustomCallOp, operands, array.type, target=hlo.StrAttr(PREVIOUS), backend_config=config)

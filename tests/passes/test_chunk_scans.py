@@ -17,7 +17,7 @@ SIZES = (1, 2, 3, 5, 8, 16, 17)
 STEPS = (64, 100, 129, 200, 257, 400)
 MOST = 150_000
 """Elements."""
-KINDS = ("recurrence", "greatest", "sum", "running greatest", "loop", "two")
+KINDS = ("recurrence", "greatest", "sum", "running greatest", "loop", "before", "two")
 RESULTS = (
     *("states", "folded", "last", "first", "strided", "over time", "transposed", "beside", "shifted", "total"),
     "factors",
@@ -39,10 +39,15 @@ def states(kind: str, a: Any, b: Any, axis: int, reverse: bool, back: bool) -> A
         return lax.cumsum(b * a, axis=axis, reverse=reverse)
     if kind == "running greatest":
         return lax.cummax(b * a, axis=axis, reverse=reverse)
-    if kind == "loop":
+    if kind in ("loop", "before"):
         steps = tuple(jnp.moveaxis(each, axis, 0) for each in (a, b))
         start = jnp.full(steps[0].shape[1:], 0.5, a.dtype)
-        _, made = lax.scan(lambda s, g: ((g[0] * s + g[1]).astype(a.dtype),) * 2, start, steps, reverse=reverse)
+
+        def step(s: Any, g: Any) -> Any:
+            new = (g[0] * s + g[1]).astype(a.dtype)
+            return new, s if kind == "before" else new
+
+        _, made = lax.scan(step, start, steps, reverse=reverse)
         return jnp.moveaxis(made, 0, axis)
     made = lax.associative_scan(combine, (a, b), axis=axis, reverse=reverse)[1]
     if kind == "two":
@@ -107,3 +112,41 @@ def test_ranges_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     for seed in range(24):
         test_drawn(seed, TRN1, monkeypatch)
     assert len(found) >= 6
+
+
+def filtered(x: Any, reverse: bool) -> Any:
+    """States before each step of a filter, and the last one."""
+    return lax.scan(lambda s, r: (s * 0.9 + r, s), jnp.zeros(x.shape[1:], x.dtype), x, reverse=reverse)
+
+
+def gated(x: Any, reverse: bool) -> Any:
+    def loss(x: Any) -> Any:
+        steps = x, jax.nn.sigmoid(x[::-1])
+        _, made = lax.scan(lambda s, g: (g[1] * s + g[0],) * 2, x[0], steps, reverse=reverse)
+        return (made * made).mean()
+
+    return jax.grad(loss)(x)
+
+
+@pytest.mark.parametrize("function", [filtered, gated], ids=lambda function: function.__name__)
+@pytest.mark.parametrize("features", [1, 3, 128])
+@pytest.mark.parametrize("reverse", [False, True])
+def test_states_before_steps_of_which_no_partition_holds_a_row(
+    function: Callable[..., Any], features: int, reverse: bool
+) -> None:
+    x = np.random.default_rng(features).standard_normal((11_003, features)).astype(np.float32)
+    check_text(text_of(lambda x: function(x, reverse), x), x, relative=5e-5, machine=SMALL)
+
+
+def test_users_of_several_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What reads two of them reads both from the loop; which user takes the last state stays known."""
+    for name, value in (("ALIVE", 400), ("PART", 200), ("LEAST", 8)):
+        monkeypatch.setattr(chunk_scans, name, value)
+
+    def read(a: Any, b: Any) -> list[Any]:
+        terms = jnp.sin(b)
+        h = lax.associative_scan(combine, (jax.nn.sigmoid(a), terms), axis=1)[1]
+        return [h[:, 7], jnp.concatenate([terms, h]), h[:, -1], jnp.concatenate([h, terms])]
+
+    a, b = np.random.default_rng(0).standard_normal((2, 3, 200, 129)).astype(np.float32)
+    check_text(text_of(read, a, b), a, b, relative=5e-5)
