@@ -257,7 +257,8 @@ class _Loop:
             if states is None:
                 return False
             states = stacks.build.convert(states, dtype)
-            stacks.arrays[result] = states
+            if not self._is_parted(forms, reads, result):
+                stacks.arrays[result] = states
         assert states is not None
         if reads:
             stacks.arrays.update(dict.fromkeys(reads, line.before(initial, states)))
@@ -293,6 +294,15 @@ class _Loop:
         form = step(stacks.build, stacks.trips, op, operands)
         if form is not None:
             forms[op.results[0]] = form
+
+    def _is_parted(self, forms: dict[Value, Update], reads: Sequence[Value], result: Value) -> bool:
+        """Whether the new value is an extreme of sums, of which others read one: gradients ask whether the extreme is
+        that one, so that both must be made of the same state, in the order of the program.
+        """
+        if not issubclass(forms[result].outer, hlo.ExtremeOp) or forms[result].a is None:
+            return False
+        sums = [value for value in forms if value is not result and value not in reads]
+        return any(user in self.place and user.results[0] not in forms for value in sums for user in users(value))
 
     def _is_apart(self, forms: dict[Value, Update], result: Value) -> bool:
         """Whether nothing in the body reads a carried value but what updates it."""

@@ -315,3 +315,38 @@ def test_ops_of_several_results_read_what_is_carried(form: str) -> None:
         return lax.fori_loop(0, 3, lambda _, s: (s[0] + x, OF_PAIRS[form](s[0], x) + 0 * s[1]), (x, x))
 
     check_function(function, x)
+
+
+EXTREMES = {
+    "greatest of sums": lambda c, a, b: jnp.maximum(c + a, b),
+    "a queue": lambda c, a, b: jnp.maximum(c + a - b, 0.0),
+    "least of sums": lambda c, a, b: jnp.minimum(b, c - a + b * 0.3),
+}
+
+
+@pytest.mark.parametrize("name", EXTREMES)
+@pytest.mark.parametrize(("steps", "dtype"), [(100, np.float32), (4000, np.float32), (100, jnp.bfloat16)])
+def test_what_an_extreme_is_taken_of(name, steps, dtype):
+    """Gradients ask which operand the extreme is, which sums in another order, or rounded once, are not."""
+    step = EXTREMES[name]
+
+    def run(a, b):
+        def body(c, row):
+            after = step(c, *row)
+            return after, after
+
+        return (lax.scan(body, a[0], (a, b))[1] * jnp.sin(jnp.arange(steps)).astype(dtype)).sum()
+
+    def is_one(a, b):
+        def body(c, row):
+            after, both = step(c, *row), (c + row[0], row[1])
+            return after, tuple(after == each for each in both)
+
+        return lax.scan(body, a[0], (a, b))[1] if name == "greatest of sums" else (a, b)
+
+    arrays = [drawn(seed, steps).astype(dtype) for seed in range(2)]
+    _, counts, _ = compiled(run, *arrays)
+    assert not counts["while"]
+    check_function(jax.grad(run, (0, 1)), *arrays, relative=1e-5 if dtype == np.float32 else 0.05)
+    if dtype == np.float32:
+        check_function(is_one, *arrays)
