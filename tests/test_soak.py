@@ -10,9 +10,11 @@ FOUND = [
     ("plain", 81000021),
     ("parts", 81000182),
     ("parts", 85000054),
+    ("recurrences", 1002),
+    ("recurrences", 1225),
 ]
 """Of 64-bit columns, which no engine transposes; of a mask before and after a product; of attentions read in part,
-one of which has masks that are read in part."""
+one of which has masks that are read in part; of gradients of extremes of sums that loops carry."""
 QUICK = FOUND + [(kind, seed) for kind in soak_kinds.KINDS for seed in range(5 if kind in ("jax", "tiny") else 1)]
 QUICK += [("modules", 1002)]
 """Numbers of rows that a reduction of these rows is compared with."""

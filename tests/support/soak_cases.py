@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import plain_jax
+import recurrences
 from dilated_inputs import holes_left_out
 from drawn_schedules import drawn_schedules
 from generated import TRN1, assert_close, compile_text, text_of
@@ -61,6 +62,7 @@ KINDS = (
     "devices",
     "plain",
     "algorithms",
+    "recurrences",
     "parts",
     "altered",
     "tiny",
@@ -70,7 +72,8 @@ KINDS = (
 """``views``: a kernel of each kind in turn, whose operands are read through views, ``types`` in floats of 8 bits
 and integers of 64, ``residents`` through those that copy nothing, of what lies on chip, ``devices`` on two to
 four devices that exchange some of them; ``plain``: functions of JAX's library in odd spellings, alone or in a
-transformation, ``algorithms``: what users write of these; ``parts``: a program of a family of which a part is read,
+transformation, ``algorithms``: what users write of these, ``recurrences``: loops of many steps and what reads their
+states; ``parts``: a program of a family of which a part is read,
 ``altered``: one with something else in the place of some values;
 ``tiny``: one for a machine with a half, a quarter or an eighth of the memories on chip, or few banks of PSUM;
 ``schedules``: one whose schedules are drawn among the candidates; ``nonfinite``: one with infinities and NaNs among
@@ -78,7 +81,7 @@ its inputs, as the JAX backend runs it.
 """
 AROUND = ("",) * 6 + ("lax.map(lambda given: each(*given), {})", "jax.vmap(each)(*{})")
 """What readers of views stand in."""
-LIBRARIES = {"plain": plain_jax.makers, "algorithms": algorithms.makers}
+LIBRARIES = {"plain": plain_jax.makers, "algorithms": algorithms.makers, "recurrences": recurrences.makers}
 """Kinds of programs that are text."""
 RARE = {"mixed_precision_accumulation": False, "fast_relayout": False, "saturate_infinity": True}
 """Options of some algorithms."""
@@ -279,6 +282,8 @@ def plain(seed: int, kind: str = "plain") -> Case:
             plain_jax.widened(p)
             options |= {"int64": "exact", "fp64_as_fp32": True}
         rounding = 3e-5 if kind == "plain" else 2e-3 if x64 else 1e-4
+        if kind == "recurrences" and any(dtype in ("bf16", "f16") for dtype, _, _ in p.inputs):
+            rounding = 2**-7  # states decay slowly, and so do roundings
         source = plain_jax.text(p, real)
         if kind == "algorithms":
             source = algorithms.surrounded(p, source)
