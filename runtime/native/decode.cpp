@@ -206,6 +206,17 @@ bool are_bound(Item& item, const Limits& limits) {
     return item.results <= int(item.operands.size());
 }
 
+// Whether the chain of a MAP or ACCUMULATE reads and writes f32 elements where they lie, or one for a row.
+bool is_plain(const Item& item) {
+    if ((item.kind != MAP && item.kind != ACCUMULATE) || !item.nest.ndims) return false;
+    const size_t chain = item.operands.size() - (item.kind == ACCUMULATE);
+    for (size_t o = 0; o < chain; ++o) {
+        const i64 stride = item.nest.stride[o][item.nest.ndims - 1];
+        if (item.operands[o].type != F32 || item.operands[o].base < 0 || (stride != 4 && (o == 0 || stride != 0))) return false;
+    }
+    return true;
+}
+
 // Checks and completes an item; false when kernels must not be given it.
 bool prepare(Item& item, const Limits& limits) {
     if (!are_bound(item, limits)) return false;
@@ -216,6 +227,7 @@ bool prepare(Item& item, const Limits& limits) {
     item.lanes = lanes_of(item);
     item.home = item.nest;
     item.whole = is_whole(item);
+    item.plain = is_plain(item);
     item.single = is_single(item);
     item.one_hot = can_be_one_hot(item);
     item.lendable = can_be_lent(item);

@@ -1,8 +1,8 @@
 // Chains of f32 operations on elements: read, compute in blocks that stay in the nearest cache, write.
 #include "level.h"
 #include "level_folds.h"
+#include "level_plain.h"
 #include "level_rows.h"
-#include "level_wide.h"
 
 namespace LEVEL {
 namespace {
@@ -106,6 +106,8 @@ void truths(const Item& item, const Stretches& s, Workspace& w) {
 
 // Operands: result, first source, others. Rows of the nest.
 void map(const Item& item, char* const* start, i64 first, i64 last, Workspace& w) {
+    if (item.plain && (item.nest.inner >= LONG || last - first == 1))
+        return each_row(item, start, first, last, [&](char* const* at) { whole_row(item, at, reinterpret_cast<float*>(at[0]), w); });
     const int type = int(item.operands[0].type);
     if (makes_truths(item)) return whole_blocks(item, start, first, last, w, [&](const Stretches& s) { truths(item, s, w); });
     whole_blocks(item, start, first, last, w, [&](const Stretches& s) {
@@ -145,6 +147,29 @@ void map_of_one(const Item& item, char* const* start) {
     else write(type, start[0], 0, &value, 1);
 }
 
+// The sums of `count` rows of n elements.
+void add_rows(const float* const* rows, int count, i64 n, float* sums) {
+    int k = 0;
+    for (; n <= LEAF && k + 4 <= count; k += 4) leaves<4>(rows + k, n, sums + k);
+    for (; k < count; ++k) sums[k] = pairwise(rows[k], n);
+}
+
+// `accumulate` where each partition has one short row.
+void accumulate_short(const Item& item, char* const* start, i64 first, i64 last, Workspace& w) {
+    const int type = int(item.operands[0].type), total = int(item.operands.size()) - 1;
+    const bool direct = type == F32 && item.nest.stride[0][item.nest.ndims - 1] == 4 && !item.unused;
+    blocks(item, start, first, last, [&](const Stretches& s) {
+        const float* rows[BLOCK / 2];
+        float sums[BLOCK / 2];
+        const Lines made = direct ? Lines{&s.at[0][0], nullptr, 0, false} : buffered(w.row, s);
+        chain(item, 1, s, made, w);
+        for (int k = 0; k < s.count; ++k) rows[k] = made.row(k);
+        for (int k = 0; !direct && !item.unused && k < s.count; ++k) write(type, s.at[k][0], s.step[0], rows[k], s.length);
+        add_rows(rows, s.count, s.length, sums);
+        for (int k = 0; k < s.count; ++k) put<float>(s.at[k][total], one_nan(0.f + sums[k]));
+    });
+}
+
 // As map; the last operand gets each partition's sum. Units are partitions: params[0] rows of the nest each.
 void accumulate(const Item& item, char* const* start, i64 first, i64 last, Workspace& w) {
     const int type = int(item.operands[0].type), total = int(item.operands.size()) - 1;
@@ -154,6 +179,7 @@ void accumulate(const Item& item, char* const* start, i64 first, i64 last, Works
     const bool one_row = each == 1, f32 = type == F32 && stride == 4, only = item.unused && item.operations.empty();
     const bool as_read = one_row && only && item.operands[1].type == F32 && nest.stride[1][nest.ndims - 1] == 4;
     const bool direct = one_row && f32 && !item.unused;
+    if (one_row && !as_read && nest.ndims == 2 && nest.inner < LONG && last - first > 1) return accumulate_short(item, start, first, last, w);
     for (i64 lane = first; lane < last; ++lane) {
         const i64 far = nest.ndims > 1 ? lane : 0;
         const auto at = [&](int o) { return start[o] + far * nest.stride[o][0]; };
@@ -163,7 +189,11 @@ void accumulate(const Item& item, char* const* start, i64 first, i64 last, Works
             if (lane + 1 < last) expect_next(item, 1, at(1), nest.stride[1][0], nest.inner * 4);
         } else {
             float* value = w.row;
-            blocks(item, start, lane * each, (lane + 1) * each, [&](const Stretches& s) {
+            if (one_row && item.plain && (f32 || item.unused)) {
+                char* row[MAX_OPERANDS];
+                for (int o = 0; o < total; ++o) row[o] = at(o);
+                whole_row(item, row, direct ? reinterpret_cast<float*>(row[0]) : value, w);
+            } else blocks(item, start, lane * each, (lane + 1) * each, [&](const Stretches& s) {
                 chain(item, 1, s, direct ? Lines{&s.at[0][0], nullptr, 0, false} : buffered(value, s), w);
                 for (int k = 0; !direct && !item.unused && k < s.count; ++k) write(type, s.at[k][0], stride, value + k * s.length, s.length);
                 value += s.count * s.length;

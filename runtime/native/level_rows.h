@@ -18,6 +18,7 @@ struct Four {
     uint32_t words[4];
 };
 
+const i64 SHORT = 32;  // elements of rows that are brought together, so that they are one row
 const i64 LONG = 129;  // elements of rows that are worked on where they are, one by one
 
 // Calls f(stretches) for all elements of rows [first, last): several short rows or parts of a long one at a time.
@@ -53,7 +54,10 @@ void blocks(const Item& item, char* const* start, i64 first, i64 last, F f) {
     const i64 together = nest.inner >= LONG ? 1 : BLOCK / (nest.inner < 2 ? 2 : nest.inner);
     for (i64 row = first; row < last;) {
         const i64 count = last - row < together ? last - row : together;
-        for (i64 k = 0; k < count; ++k, rows.next()) std::memcpy(at[k], rows.at, sizeof rows.at);  // of a size that is known
+        for (i64 k = 0; k < count; ++k, rows.next()) {
+            std::memcpy(at[k], rows.at, sizeof rows.at);  // of a size that is known
+            if (count > 1 && nest.inner >= SHORT) expect_row(item, rows, nest.inner);
+        }
         row += count;
         if (count > 1) {
             f(Stretches{int(count), int(nest.inner), at, step});
@@ -67,8 +71,6 @@ void blocks(const Item& item, char* const* start, i64 first, i64 last, F f) {
         }
     }
 }
-
-const i64 SHORT = 32;  // elements of rows that are brought together, so that they are one row
 
 // A few bytes, in pieces that may share some.
 inline INLINED void copy_few(char* to, const char* from, i64 bytes) {

@@ -274,7 +274,7 @@ inline void arithmetic_pair(const Operation* two, const Lines& to, const Lines& 
 }
 
 inline void arithmetic(Step step, const Lines& d, const Lines& a, const Lines& b, int count, int n) {
-    if (!with_two(step, [=](auto f) INLINED { each2(d, a, b, count, n, f); })) powers(d, a, b, count, n);
+    if (!with_two(step, [&](auto f) INLINED { each2(d, a, b, count, n, f); })) powers(d, a, b, count, n);
 }
 
 // The same of one element.
@@ -323,7 +323,7 @@ inline bool with_one(Step step, F each) {
 }
 
 inline void function(Step step, float* d, const float* a, int n) {
-    if (with_one(step, [=](auto f) INLINED { each1(d, a, n, f); })) return;
+    if (with_one(step, [&](auto f) INLINED { each1(d, a, n, f); })) return;
     if (step == SINE) each_near(d, a, n, [](float x) { return turned_sine(x, 0); }, [](double x) { return std::sin(x); });
     else if (step == COSINE) each_near(d, a, n, [](float x) { return turned_sine(x, 1); }, [](double x) { return std::cos(x); });
     else tangents(d, a, n);

@@ -1,12 +1,13 @@
 #include "strips.h"
 
+#include "pieces.h"
 #include "threads.h"
 
 namespace {
 
 const i64 STRIP_BYTES = 1 << 17;  // of all operands of one item: a part of what a processor's own cache holds
 const i64 TILE_BYTES = 1 << 14;   // the same, where short-lived tiles are not in memory, and of these tiles
-const i64 LEAST_BYTES = 1 << 14;  // of the operands of one item, on average, so that finding them takes less time
+const i64 LEAST_BYTES = 1 << 13;  // of the operands of one item, on average, so that finding them takes less time
 const i64 LONG_BYTES = 1 << 18;   // of all operands: from here on they do not stay in that cache from item to item
 const i64 LEAST_LANES = 4;        // of a strip
 const i64 LEAST_STRIPS = 8;       // that a thread takes at a time, where there are many
@@ -35,9 +36,16 @@ struct Strips {
     char* const (*start)[MAX_OPERANDS];
     int count;
     i64 lanes;
+    i64 pieces;                                 // that rows are cut into (pieces.h), and the nests of whole rows
+    const Nest* whole;
     Slot slots[MOST_IN_STRIPS];
     int8_t slot[MOST_IN_STRIPS][MAX_OPERANDS];  // of an operand; -1: it is in memory
     bool done[MOST_IN_STRIPS];                  // a copy of what was made where it belongs
+
+    // Bytes from the first element of operand o of item k to the one that its piece begins with.
+    i64 piece_at(int k, size_t o, i64 piece) const {
+        return piece ? column_at(whole[k], o, piece * items[k]->nest.inner) : 0;
+    }
 };
 
 void run_item(const Kernels& kernels, const Item& item, char* const* start, i64 first, i64 last, Workspace& w) {
@@ -56,44 +64,48 @@ void run_item(const Kernels& kernels, const Item& item, char* const* start, i64 
 void call_strips(void* data, i64 first, i64 last, Workspace& workspace) {
     const Strips& job = *static_cast<Strips*>(data);
     char* start[MAX_OPERANDS];
-    for (i64 strip = first; strip < last; ++strip)
+    for (i64 unit = first * job.pieces; unit < last * job.pieces; ++unit)
         for (int k = 0; k < job.count; ++k) {
             if (job.done[k]) continue;
+            const i64 strip = unit / job.pieces, piece = unit % job.pieces;
             const Item& item = *job.items[k];
             const Lanes& lanes = item.lanes;
-            const i64 before = strip * job.lanes - lanes.first;
+            const i64 before = strip * job.lanes - lanes.first, units = job.pieces > 1 ? 1 : lanes.units;
             i64 from = before, to = from + job.lanes;
             from = from < 0 ? 0 : from, to = to > lanes.count ? lanes.count : to;
             if (from >= to) continue;
             for (size_t o = 0; o < item.operands.size(); ++o) {
-                start[o] = job.start[k][o];
-                if (job.slot[k][o] < 0) continue;
+                if (job.slot[k][o] < 0) {
+                    start[o] = job.start[k][o] + job.piece_at(k, o, piece);
+                    continue;
+                }
                 const Slot& slot = job.slots[job.slot[k][o]];
                 char* const tile = workspace.tiles + slot.offset * job.lanes - strip * job.lanes * slot.bytes;
-                start[o] = (slot.away ? slot.away : tile) + lanes.first * slot.bytes + item.operands[o].within;
+                char* const place = slot.away ? slot.away + job.piece_at(slot.until, 0, piece) : tile;
+                start[o] = place + lanes.first * slot.bytes + item.operands[o].within;
             }
-            run_item(*job.kernels, item, start, from * lanes.units, to * lanes.units, workspace);
+            run_item(*job.kernels, item, start, from * units, to * units, workspace);
         }
 }
 
 // Whether an item copies all of a short-lived tile, row by row, out of the partitions.
-bool brings_away(const Item& item, const Item& maker) {
+bool brings_away(const Item& item, const Item& maker, i64 pieces) {
     const Nest& nest = item.nest;
     const Operand &to = item.operands[0], &from = item.operands[1], &tile = maker.operands[0];
     const i64 size = size_of(int(to.type));
     return item.kind == COPY && nest.ndims == 2 && !to.lanes && to.base >= 0 && from.maker >= 0 && from.within == 0 &&
            nest.stride[0][1] == size && nest.stride[1][1] == size && item.lanes.first == maker.lanes.first &&
-           item.lanes.count == maker.lanes.count && nest.inner * size == tile.below + tile.above + size_of(int(tile.type));
+           item.lanes.count == maker.lanes.count && nest.inner * size * pieces == tile.below + tile.above + size_of(int(tile.type));
 }
 
 // The slot of item k's short-lived result, beside those of earlier ones that are still needed.
 Slot slot_for(const Strips& job, const i64* numbers, int k, int made) {
     const Item& item = *job.items[k];
     const Operand& tile = item.operands[0];
-    Slot slot{0, (tile.below + tile.above + size_of(int(tile.type)) + 63) / 64 * 64, k, nullptr};
+    Slot slot{0, ((tile.below + tile.above + size_of(int(tile.type))) / job.pieces + 63) / 64 * 64, k, nullptr};
     for (int j = k + 1; j < job.count && numbers[j] <= item.last_use; ++j) slot.until = j;
     const Item& last = *job.items[slot.until];
-    if (numbers[slot.until] == item.last_use && last.operands.size() == 2 && last.operands[1].maker == numbers[k] && brings_away(last, item))
+    if (numbers[slot.until] == item.last_use && last.operands.size() == 2 && last.operands[1].maker == numbers[k] && brings_away(last, item, job.pieces))
         return {0, last.nest.stride[0][0], slot.until, job.start[slot.until][0] - last.lanes.first * last.nest.stride[0][0]};
     for (bool moved = true; moved;) {
         moved = false;
@@ -172,11 +184,17 @@ void Outside::add(const Item& item, const Place* places) {
 
 void run_in_strips(const Kernels& kernels, Item* const* items, const i64* numbers, char* const (*start)[MAX_OPERANDS], int count,
                    i64 end) {
-    Strips job{&kernels, items, start, count, 0, {}, {}, {}};
-    const i64 kept = find_slots(job, numbers, end);
+    Nest whole[MOST_IN_STRIPS];
+    Strips job{&kernels, items, start, count, 0, 1, whole, {}, {}, {}};
+    i64 kept = find_slots(job, numbers, end);
+    job.pieces = pieces_of(items, start, count, kept, 2 * TILE_BYTES);
+    if (job.pieces > 1) {
+        for (int k = 0; k < count; ++k) whole[k] = items[k]->nest, cut(items[k]->nest, job.pieces), job.done[k] = false;
+        kept = find_slots(job, numbers, end);
+    }
     i64 most = kept > 1 ? kept : 1, sum = 1, all = 0, pitch[MOST_IN_STRIPS][MAX_OPERANDS];
     for (int k = 0; k < count; ++k) {
-        const i64 bytes = lane_bytes(*items[k]), last = items[k]->lanes.first + items[k]->lanes.count;
+        const i64 bytes = lane_bytes(*items[k]) / job.pieces, last = items[k]->lanes.first + items[k]->lanes.count;
         most = bytes > most ? bytes : most, sum += bytes;
         all = last > all ? last : all;
         for (size_t o = 0; o < items[k]->operands.size(); ++o) {
@@ -196,6 +214,7 @@ void run_in_strips(const Kernels& kernels, Item* const* items, const i64* number
     in_parallel(strips, strips / LEAST_STRIPS > 1 ? strips / LEAST_STRIPS : 1, call_strips, &job);
     for (int k = 0; k < count; ++k) {
         for (size_t o = 0; o < items[k]->operands.size(); ++o) items[k]->nest.stride[o][0] = pitch[k][o];
+        if (job.pieces > 1) items[k]->nest = whole[k];
         items[k]->cached = 0;
     }
 }

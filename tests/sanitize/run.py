@@ -44,7 +44,8 @@ KINDS = {
         # the interpreter and jaxlib leave memory to the end of the process
         {"ASAN_OPTIONS": "detect_leaks=0:detect_odr_violation=0", "UBSAN_OPTIONS": "print_stacktrace=1"},
         "tests/runtime/test_native.py tests/runtime/test_loans.py tests/runtime/test_races.py"
-        " tests/runtime/test_short_lived.py tests/runtime/test_threads.py tests/runtime/test_regions.py"
+        " tests/runtime/test_short_lived.py tests/runtime/test_pieces.py tests/runtime/test_threads.py"
+        " tests/runtime/test_regions.py"
         " tests/runtime/test_one_hot.py tests/runtime/test_rows_of_few.py"
         " tests/sanitize/plugin_cases.py",
     ),
@@ -54,7 +55,7 @@ KINDS = {
         "libtsan.so",
         {"TSAN_OPTIONS": "ignore_noninstrumented_modules=1:halt_on_error=1:exitcode=66:report_signal_unsafe=0"},
         "tests/runtime/test_native.py tests/runtime/test_loans.py tests/runtime/test_threads.py"
-        " tests/runtime/test_short_lived.py tests/sanitize/plugin_cases.py",
+        " tests/runtime/test_short_lived.py tests/runtime/test_pieces.py tests/sanitize/plugin_cases.py",
     ),
 }
 
