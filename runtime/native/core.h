@@ -120,6 +120,7 @@ struct Item {
     bool single = false;    // each operand is one element, at the same place throughout a run
     i64 located = -1;       // of a single element: the run in which its operands were found, and where
     char* at[MAX_OPERANDS];
+    bool merges = false;    // SELECT, for now: reads what it keeps where the copy ahead of it would read it (strips.cpp)
     bool plain = false;     // MAP, ACCUMULATE: all operands of the chain are f32 elements side by side, or one for a row
     bool whole = false;     // all bytes between the first and the last one of a result's partitions are written
 };

@@ -23,41 +23,45 @@ void copy_row(char* to, i64 to_stride, const char* from, i64 from_stride, i64 n)
 }
 
 template <class P, class D>
-void select_row(char* to, i64 to_stride, const char* by, i64 by_stride, const char* from, i64 stride, i64 n, bool zero, P counts) {
+void select_row(char* to, i64 to_stride, const char* other, const char* by, i64 by_stride, const char* from, i64 stride, i64 n, bool zero, P counts) {
     const bool dense = to_stride == i64(sizeof(D)) && by_stride == i64(sizeof(P));
     if (dense && stride == 0) {
         const D value = get<D>(from), flip = D(0) - D(zero);
         _Pragma("GCC ivdep") for (i64 i = 0; i < n; ++i) {
-            const D kept = get<D>(to + i * sizeof(D)), mask = D(D((get<P>(by + i * sizeof(P)) & counts) == 0) - D(1)) ^ flip;
+            const D kept = get<D>(other + i * sizeof(D)), mask = D(D((get<P>(by + i * sizeof(P)) & counts) == 0) - D(1)) ^ flip;
             put<D>(to + i * sizeof(D), D((value & mask) | (kept & D(~mask))));
         }
         return;
     }
     if (dense && stride == i64(sizeof(D))) {
         _Pragma("GCC ivdep") for (i64 i = 0; i < n; ++i) {
-            const D kept = get<D>(to + i * sizeof(D)), taken = get<D>(from + i * sizeof(D));
+            const D kept = get<D>(other + i * sizeof(D)), taken = get<D>(from + i * sizeof(D));
             put<D>(to + i * sizeof(D), ((get<P>(by + i * sizeof(P)) & counts) == 0) == zero ? taken : kept);
         }
         return;
     }
     for (i64 i = 0; i < n; ++i) {  // without a branch, which nobody could predict
-        const D kept = get<D>(to + i * to_stride), taken = get<D>(from + i * stride);
+        const D kept = get<D>(other + i * to_stride), taken = get<D>(from + i * stride);
         const D mask = D(0) - D(((get<P>(by + i * by_stride) & counts) == 0) == zero);
         put<D>(to + i * to_stride, D((taken & mask) | (kept & D(~mask))));
     }
 }
 
+// `other`: the elements that stay, as far apart as the results.
 template <class P>
-void select_of(int size, char* to, i64 ts, const char* by, i64 bs, const char* from, i64 fs, i64 n, bool zero, P counts) {
+void select_of(int size, char* to, i64 ts, const char* other, const char* by, i64 bs, const char* from, i64 fs, i64 n, bool zero, P counts) {
     if (bs == 0) {  // one for the row
-        if (((get<P>(by) & counts) == 0) != zero) return;
+        if (((get<P>(by) & counts) == 0) != zero) {
+            if (other == to) return;
+            from = other, fs = ts;
+        }
         if (size == 1) return copy_row<uint8_t>(to, ts, from, fs, n);
         if (size == 2) return copy_row<uint16_t>(to, ts, from, fs, n);
         return copy_row<uint32_t>(to, ts, from, fs, n);
     }
-    if (size == 1) return select_row<P, uint8_t>(to, ts, by, bs, from, fs, n, zero, counts);
-    if (size == 2) return select_row<P, uint16_t>(to, ts, by, bs, from, fs, n, zero, counts);
-    return select_row<P, uint32_t>(to, ts, by, bs, from, fs, n, zero, counts);
+    if (size == 1) return select_row<P, uint8_t>(to, ts, other, by, bs, from, fs, n, zero, counts);
+    if (size == 2) return select_row<P, uint16_t>(to, ts, other, by, bs, from, fs, n, zero, counts);
+    return select_row<P, uint32_t>(to, ts, other, by, bs, from, fs, n, zero, counts);
 }
 
 // Words [first, last) of each of n rows, `from_pitch` bytes apart, become rows `to_pitch` bytes apart.
@@ -139,22 +143,22 @@ void copy(const Nest& nest, int size, char* to, const char* from, i64 first, i64
     copy_rows(nest, size, to, from, end * many, last);
 }
 
-// Operands: result, predicate, source. params: whether it is taken where the predicate is 0, perhaps the constant, and
+// Operands: result, predicate, source, and what is kept where that is not in the result yet (`Item::merges`). params: whether it is taken where the predicate is 0, perhaps the constant, and
 // whether the predicate is a float, whose sign does not count.
 void select(const Item& item, char* const* start, i64 first, i64 last, Workspace&) {
     const int size = size_of(int(item.operands[0].type)), by = size_of(int(item.operands[1].type));
     const bool zero = item.params[0] != 0;
     const size_t at = item.operands[2].base < 0 ? 2 : 1;
     const uint32_t counts = item.params.size() > at && item.params[at] ? ~(1u << (by * 8 - 1)) : ~0u;
-    Rows rows(item.nest, 3, start, first);
+    Rows rows(item.nest, item.merges ? 4 : 3, start, first);
     const i64 n = item.nest.inner, s0 = rows.step(0), s1 = rows.step(1), s2 = rows.step(2);
     for (i64 row = first; row < last; ++row) {
-        char *y = rows.at[0], *p = rows.at[1], *x = rows.at[2];
+        char *y = rows.at[0], *p = rows.at[1], *x = rows.at[2], *other = item.merges ? rows.at[3] : y;
         rows.next();
         if (row + 1 < last) expect_row(item, rows, n);
-        if (by == 1) select_of<uint8_t>(size, y, s0, p, s1, x, s2, n, zero, uint8_t(counts));
-        else if (by == 2) select_of<uint16_t>(size, y, s0, p, s1, x, s2, n, zero, uint16_t(counts));
-        else select_of<uint32_t>(size, y, s0, p, s1, x, s2, n, zero, counts);
+        if (by == 1) select_of<uint8_t>(size, y, s0, other, p, s1, x, s2, n, zero, uint8_t(counts));
+        else if (by == 2) select_of<uint16_t>(size, y, s0, other, p, s1, x, s2, n, zero, uint16_t(counts));
+        else select_of<uint32_t>(size, y, s0, other, p, s1, x, s2, n, zero, counts);
     }
 }
 

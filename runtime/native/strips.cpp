@@ -46,6 +46,14 @@ struct Strips {
     i64 piece_at(int k, size_t o, i64 piece) const {
         return piece ? column_at(whole[k], o, piece * items[k]->nest.inner) : 0;
     }
+
+    // Where operand o of item k would begin in partition 0 if this strip's tiles were those of all.
+    char* place_of(int k, size_t o, i64 strip, i64 piece, char* tiles) const {
+        if (slot[k][o] < 0) return start[k][o] + piece_at(k, o, piece);
+        const Slot& in = slots[slot[k][o]];
+        char* const tile = in.away ? in.away + piece_at(in.until, 0, piece) : tiles + in.offset * lanes - strip * lanes * in.bytes;
+        return tile + items[k]->lanes.first * in.bytes + items[k]->operands[o].within;
+    }
 };
 
 void run_item(const Kernels& kernels, const Item& item, char* const* start, i64 first, i64 last, Workspace& w) {
@@ -74,16 +82,8 @@ void call_strips(void* data, i64 first, i64 last, Workspace& workspace) {
             i64 from = before, to = from + job.lanes;
             from = from < 0 ? 0 : from, to = to > lanes.count ? lanes.count : to;
             if (from >= to) continue;
-            for (size_t o = 0; o < item.operands.size(); ++o) {
-                if (job.slot[k][o] < 0) {
-                    start[o] = job.start[k][o] + job.piece_at(k, o, piece);
-                    continue;
-                }
-                const Slot& slot = job.slots[job.slot[k][o]];
-                char* const tile = workspace.tiles + slot.offset * job.lanes - strip * job.lanes * slot.bytes;
-                char* const place = slot.away ? slot.away + job.piece_at(slot.until, 0, piece) : tile;
-                start[o] = place + lanes.first * slot.bytes + item.operands[o].within;
-            }
+            for (size_t o = 0; o < item.operands.size(); ++o) start[o] = job.place_of(k, o, strip, piece, workspace.tiles);
+            if (item.merges) start[item.operands.size()] = job.place_of(k - 1, 1, strip, piece, workspace.tiles);
             run_item(*job.kernels, item, start, from * units, to * units, workspace);
         }
 }
@@ -117,6 +117,20 @@ Slot slot_for(const Strips& job, const i64* numbers, int k, int made) {
         }
     }
     return slot;
+}
+
+// Whether item k selects among words of a short-lived tile that the item ahead of it has just copied there, as they lie.
+bool merges_copy(const Strips& job, int k) {
+    const Item &item = *job.items[k], &copy = *job.items[k ? k - 1 : 0];
+    if (!k || item.kind != SELECT || !(copy.kind == COPY || (copy.kind == MAP && copy.plain && copy.operations.empty()))) return false;
+    const int tile = job.slot[k][0];
+    if (tile < 0 || job.slot[k - 1][0] != tile || job.slot[k - 1][1] == tile || job.done[k - 1] || job.start[k - 1][0] != job.start[k][0]) return false;
+    for (size_t o = 1; o < item.operands.size(); ++o)
+        if (job.slot[k][o] == tile) return false;
+    const Nest &a = copy.nest, &b = item.nest;
+    const bool alike = a.ndims == 2 && b.ndims == 2 && a.inner == b.inner && item.lanes.first == copy.lanes.first && item.lanes.count == copy.lanes.count;
+    const bool words = size_of(int(item.operands[0].type)) == 4 && size_of(int(copy.operands[0].type)) == 4;
+    return alike && words && item.operands.size() == 3 && a.stride[0][1] == 4 && a.stride[1][1] == 4 && b.stride[0][1] == 4;
 }
 
 // Finds room for the short-lived tiles of items; returns how many bytes all of them take, of a partition.
@@ -205,6 +219,12 @@ void run_in_strips(const Kernels& kernels, Item* const* items, const i64* number
             if (!job.slots[job.slot[k][o]].away) items[k]->cached |= 1u << o;
         }
     }
+    for (int k = 1; k < count; ++k) {
+        if (!merges_copy(job, k)) continue;
+        items[k]->merges = job.done[k - 1] = true;
+        items[k]->cached |= items[k - 1]->cached >> 1 & 1 ? 1u << 3 : 0;
+        for (int d = 0; d < 2; ++d) items[k]->nest.stride[3][d] = items[k - 1]->nest.stride[1][d];
+    }
     const i64 enough = kept ? LEAST_BYTES * count / sum + 1 : LEAST_LANES;
     i64 lanes = (kept ? TILE_BYTES : STRIP_BYTES) / most;
     lanes = lanes < enough ? enough : lanes;
@@ -215,6 +235,6 @@ void run_in_strips(const Kernels& kernels, Item* const* items, const i64* number
     for (int k = 0; k < count; ++k) {
         for (size_t o = 0; o < items[k]->operands.size(); ++o) items[k]->nest.stride[o][0] = pitch[k][o];
         if (job.pieces > 1) items[k]->nest = whole[k];
-        items[k]->cached = 0;
+        items[k]->cached = 0, items[k]->merges = false;
     }
 }

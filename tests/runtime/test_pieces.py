@@ -75,6 +75,10 @@ class Draw:
         elif kind == 7:
             column = Ref(Space.SBUF, "f32", TILE * self.below(TILES) + 4 * self.below(ELEMENTS), ((128, 0), (1, 4)), 0)
             emit(Instr("tensor_scalar", V, (self.whole(),), (self.tile(), column), ("max",), (), frozenset(["ap0"])))
+        elif kind == 8:  # what most selects are: a copy, then others where a predicate says so
+            made = self.whole()
+            emit(Instr("tensor_copy", V, (made,), (self.whole(),)))
+            emit(Instr("copy_predicated", V, (made,), (self.tile("pred", 1), self.tile())))
         else:
             emit(Instr("tensor_tensor", V, (self.whole(),), (self.tile(), self.tile()), (("max", "add")[kind % 2],)))
 
