@@ -70,6 +70,7 @@ void cut(Nest& nest, i64 pieces) {
 }
 
 i64 pieces_of(Item* const* items, char* const (*start)[MAX_OPERANDS], int count, i64 kept, i64 room) {
+    if (!kept) return 1;  // long rows are copied faster than short ones
     i64 most = 0;
     for (int k = 0; k < count; ++k) {
         const Item& item = *items[k];
