@@ -29,6 +29,7 @@ PASSES = {
         "check_shares",
         "chunk_scans",
         "clean_casts",
+        "convert_rounded",
         "cse",
         "dce",
         "decode_floats",

@@ -143,6 +143,7 @@ DEFAULT_PIPELINE: Pipeline = (
             "stack_parameters",
             "cast_on_load",
             "table_functions",
+            "convert_rounded",
             "remove_barriers",
             "simplify_control",
             "dce",

@@ -4,7 +4,6 @@ Each rule takes ``(op, scope)`` and returns the value that replaces the op's res
 right of commutative ops, so that later rules look in one place.
 """
 
-from collections.abc import Sequence
 from math import frexp
 
 import numpy as np
@@ -21,7 +20,6 @@ from neuronx_cc.passes.analysis.values import (
     is_non_negative,
     is_normal,
     is_positive_zero,
-    is_whole,
     lowest,
     same_number,
     splat_number,
@@ -337,22 +335,6 @@ def _reduce_precision(op: hlo.ReducePrecisionOp, scope: Scope) -> Value | None:
     return None
 
 
-def _convert_whole(op: hlo.ConvertOp, scope: Scope) -> Value | None:
-    """Whole numbers as integers: said by a rounding, which costs nothing there, where cutting off does."""
-    source = result_op(op.operand)
-    if (
-        op.shape.dtype not in INTEGERS
-        or itemsize(op.shape.dtype) > 4
-        or source is None
-        or isinstance(source, hlo.RoundingOp)
-    ):
-        return None
-    if not is_float(source.shape.dtype) or itemsize(source.shape.dtype) > 4 or not is_whole(op.operand, scope.module):
-        return None
-    rounded = insert_before(op, hlo.RoundNearestEvenOp, (op.operand,), op.operand.type, op.loc)
-    return build(op, hlo.ConvertOp, rounded)
-
-
 def _iota(op: hlo.IotaOp, scope: Scope) -> Value | None:
     return splat(op, scope, 0) if op.shape.dims[op.iota_dimension.data] <= 1 else None
 
@@ -363,32 +345,6 @@ def _round_of_integer(op: hlo.UnaryOp, scope: Scope) -> Value | None:
     if isinstance(inner, hlo.RoundingOp):
         return op.operand
     return None
-
-
-def _rounded_late(value: Value, bounds: Sequence[Value], scope: Scope) -> Value | None:
-    """What is rounded to ``value``, which nothing else reads, if that may be done after ``bounds``, whole numbers."""
-    inner = result_op(value)
-    if not isinstance(inner, hlo.RoundNearestEvenOp) or not inner.result.has_one_use():
-        return None
-    numbers = [splat_number(bound, scope.module) for bound in bounds if bound.type == value.type]
-    whole = [number for number in numbers if number is not None and float(number).is_integer()]
-    return inner.operand if len(whole) == len(bounds) else None
-
-
-@over(hlo.RoundNearestEvenOp)
-def _round_after_extreme(op: hlo.ExtremeOp, scope: Scope) -> Value | None:
-    """``round(max(x, 3))`` for ``max(round(x), 3)``: engines round what they convert to integers as they write it."""
-    before = _rounded_late(op.operands[0], op.operands[1:], scope)
-    return None if before is None else build(op, hlo.RoundNearestEvenOp, build(op, type(op), before, op.operands[1]))
-
-
-@over(hlo.RoundNearestEvenOp)
-def _round_after_clamp(op: hlo.ClampOp, scope: Scope) -> Value | None:
-    before = _rounded_late(op.operand, (op.minimum, op.maximum), scope)
-    if before is None:
-        return None
-    least = build(op, hlo.MaximumOp, before, op.minimum)
-    return build(op, hlo.RoundNearestEvenOp, build(op, hlo.MinimumOp, least, op.maximum))
 
 
 RULES: dict[type, tuple[Rule, ...]] = {
@@ -405,11 +361,10 @@ RULES: dict[type, tuple[Rule, ...]] = {
     hlo.NotOp: (_not,),
     hlo.AndOp: (_absorbing,),
     hlo.OrOp: (_absorbing,),
-    hlo.ClampOp: (_clamp, _round_after_clamp),
-    hlo.ExtremeOp: (_round_after_extreme,),
+    hlo.ClampOp: (_clamp,),
     hlo.SelectOp: (_select,),
     hlo.CompareOp: (_compare,),
-    hlo.ConvertOp: (_convert, _convert_whole),
+    hlo.ConvertOp: (_convert,),
     hlo.PowerOp: (_power,),
     hlo.ReducePrecisionOp: (_reduce_precision,),
     hlo.IotaOp: (_iota,),
