@@ -279,6 +279,11 @@ class Builder:
         frame = self.sync.frames[-1]
         return frame.register >= 0 and not frame.iterations, bool(self._unrolled) and self._unrolled[-1] is frame
 
+    @property
+    def scope(self) -> object:
+        """The innermost loop that code is in, to be told from others by identity."""
+        return self.sync.frames[-1]
+
     def _next(self, ring: Ring, several: bool = False) -> tuple[int, int, int]:
         """Turn and offset of the next buffer, and around what the phase of the innermost loop counts, or 0."""
         start = ring.alloc.lo

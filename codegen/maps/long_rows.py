@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from functools import partial
 from math import ceil, prod
 
+from neuronx_cc.codegen.emission.interleave import AHEAD
 from neuronx_cc.codegen.emission.tiles import TilePool
 from neuronx_cc.codegen.maps.between import gathered, gathered_bytes
 from neuronx_cc.codegen.maps.box import Box
@@ -16,7 +17,7 @@ from neuronx_cc.codegen.maps.packed_rows import may_be_packed, pack, packed_byte
 from neuronx_cc.codegen.maps.plan import load_stream
 from neuronx_cc.codegen.maps.space import loops_of
 from neuronx_cc.codegen.maps.staged import Derived, Sections
-from neuronx_cc.codegen.maps.stages import STORING, Room, Stage, choose, stages_of, steps_of, to_keep
+from neuronx_cc.codegen.maps.stages import SEVERAL, STORING, Room, Stage, choose, stages_of, steps_of, to_keep
 from neuronx_cc.ir import hlo
 
 IN_TURN = 0.8
@@ -75,10 +76,15 @@ def _in_stages(
 
 
 def _long_rows(box: Box, room: int) -> dict[hlo.SSAValue, int]:
-    """Rows that all partitions read and that stay on few of them, as many as ``room`` bytes hold, and the bytes."""
-    rows = {x: box.blocks[x] for x in box.inputs if x not in box.signed and may_be_packed(box.blocks[x])}
+    """Rows that all partitions read and that stay on few of them: as many as ``room`` bytes hold, and PSUM their
+    sections, and the bytes.
+    """
+    sizes, banks = box.builder.sizes, box.builder.psum.largest_gap() // box.builder.sizes.bank_bytes
+    rows = {x: box.blocks[x] for x in box.inputs if x not in box.signed and may_be_packed(sizes, box.blocks[x])}
     casts = {value: box.fusion.loaded.get(value, block.dtype) for value, block in rows.items()}
-    return kept_in({x: packed_bytes(box.builder.sizes, block, casts[x]) for x, block in rows.items()}, room)
+    if len(rows) * (SEVERAL + AHEAD) > banks:
+        return {}
+    return kept_in({x: packed_bytes(sizes, block, casts[x]) for x, block in rows.items()}, room)
 
 
 def emit(box: Box) -> None:

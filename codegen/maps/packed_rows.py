@@ -23,6 +23,8 @@ from neuronx_cc.ir.types import NARROW, itemsize
 
 LEAST_ROW = 1024
 """Elements of a row that is worth it."""
+MOST_SECTIONS = 64
+"""Sections of a bank, which begin at places that are known: they are no iterations of a loop."""
 TYPES = frozenset(["f32", *NARROW])
 
 
@@ -73,10 +75,11 @@ def packed_bytes(sizes: Sizes, block: Block, dtype: str) -> int:
     return sizes.aligned(ceil(_length(block) / sizes.row_tiles) * itemsize(dtype))
 
 
-def may_be_packed(block: Block) -> bool:
+def may_be_packed(sizes: Sizes, block: Block) -> bool:
     """Whether all partitions read the long row in HBM ``block``, of neighbours, of a type that TensorE multiplies."""
+    most = MOST_SECTIONS * sizes.bank_columns
     repeats = block.alloc.space is Space.HBM and not block.dims[0].stride and block.dims[0].size > 1
-    return repeats and block.dtype in TYPES and _length(block) >= LEAST_ROW and _is_run(block)
+    return repeats and block.dtype in TYPES and LEAST_ROW <= _length(block) <= most and _is_run(block)
 
 
 def pack(context: Context, pool: TilePool, block: Block, dtype: str, stream: Stream) -> PackedRow:

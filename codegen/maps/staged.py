@@ -38,8 +38,8 @@ class Derived:
     """Those values, of the tile that is emitted."""
     kept: dict[Derivation, Block] = field(default_factory=dict)
     """Where it lies, for all tiles."""
-    there: set[Derivation] = field(default_factory=set)
-    """What has been made for this one."""
+    there: dict[Derivation, object] = field(default_factory=dict)
+    """What has been made for this one, and in which loop: others may have another tile's."""
 
     def __call__(self, what: str, of: Block) -> tuple[Block, bool] | None:
         known = chain(self.rows.items(), self.kept.items())
@@ -47,10 +47,11 @@ class Derived:
         if source is None or any(atom.stride and atom.size > 1 for atom in of.dims[1:]):
             return None
         key = what, source
-        is_there = key in self.there
+        scope = self.pool.builder.scope
+        is_there = key in self.there and self.there[key] is scope
         if key not in self.kept:
             self.kept[key] = self.pool.apart([1], "f32", of.dims[0].size)
-        self.there.add(key)
+        self.there[key] = scope
         tile = self.kept[key]
         return tile.of((tile.dims[0], *(Atom(atom.size, 0) for atom in of.dims[1:]))), is_there
 
@@ -89,7 +90,7 @@ class Sections:
         for value, block in missing.items():
             whole[value] = self.kept.like(block, body.fusion.loaded.get(value, block.dtype))
         for stage, pool, derived in zip(self.staged.stages, self.pools, self.derived, strict=True):
-            derived.rows, derived.there = rows, set()
+            derived.rows, derived.there = rows, {}
             inner = self._of(stage, pool, derived)
             iotas = {
                 value: axis for value, axis in body.plan.iotas.items() if any(value in op.sources for op in stage.rows)
@@ -110,7 +111,8 @@ class Sections:
             beside = self.staged.stages[-1].ops if begins else ()  # the last stage of the tile before
             work = Round(stage.ops, dying, inputs, counts, {}, frozenset(parts), beside)
             sections = partial(self._section, inner, starts, (rows, whole, parts), loads, stage.there, work)
-            most = count if counts and {*counts.values()} & counted_axes(body.plan) else UNROLL
+            counted = counts and {*counts.values()} & counted_axes(body.plan)
+            most = count if counted or body.packed else UNROLL  # sections of rows begin at places that are known
             steps = sum(op not in stage.fusion for op in stage.ops)
             staggered = Staggered(body.context.builder, body.tiles.sizes, sections, steps, self.staged.under_way, most)
             if self.staged.loops:

@@ -24,12 +24,14 @@ from neuronx_cc.ir.frozen import replace
 from neuronx_cc.ir.isa.timing import Timing
 from neuronx_cc.ir.types import itemsize
 
+SEVERAL = 2
+"""Sections that are emitted together, where there is room."""
 WAYS = tuple(
     (sections, several, buffers, held, apart)
     for helds, ways, lengths in (
-        ((2, 1), ((2, 2), (2, 1)), (2, 1)),
+        ((2, 1), ((SEVERAL, 2), (SEVERAL, 1)), (2, 1)),
         ((2, 1), ((1, 1),), (1,)),
-        ((0,), ((2, 2), (2, 1), (1, 1)), (1,)),
+        ((0,), ((SEVERAL, 2), (SEVERAL, 1), (1, 1)), (1,)),
     )
     for held, (several, buffers), sections, apart in product(helds, ways, lengths, (True, False))
 )
