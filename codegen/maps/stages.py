@@ -180,11 +180,11 @@ def to_keep(
     stays = {value for op in later for value in sources[op]} - on_chip
     made = [value for op, value in first.items() if op not in fusion and value in stays]
     direct = {operand for op in later for operand in op.sources}
-    origins, waiting = set[hlo.SSAValue](), [op for op, value in first.items() if value in made]
-    while waiting:
-        op = waiting.pop()
-        origins.update(value for value in op.sources if value in loaded)
-        waiting += [each for each in first if first[each] in sources[op]]
+    origins, wanted = set[hlo.SSAValue](), set[hlo.SSAValue](made)
+    for op, value in reversed(first.items()):
+        if value in wanted:
+            origins.update(operand for operand in op.sources if operand in loaded)
+            wanted.update(sources[op])
     bytes_of = [sum(itemsize(hlo.shape_of(value).dtype) for value in values) for values in (made, origins - direct)]
     return tuple(made) if bytes_of[0] < bytes_of[1] and bytes_of[0] * elements <= room else ()
 
