@@ -99,14 +99,7 @@ class Body:
         row_dims = [0, *(dim + 1 for dim, folded in enumerate(reduced) if not folded)]
         scratch, summed = list[Block](), dict[hlo.HloOp, Block]()
         emitter = self._emitter(scratch)
-        within = {*self.fusion.users, *self.fusion.functions}
-        made = [op for op in work.ops if not (isinstance(op, hlo.ReduceOp) and self._is_on_tensor(op, sizes))]
-        are_arrays = partial(self._is_array, blocks)
-        ahead = only_on_vector(made, within, self.sums, are_arrays, prod(sizes), blocks)
-        beside = only_on_vector(work.beside, within, self.sums, are_arrays, prod(sizes), blocks)
-        emitter.vector_load = sum(ahead.values()) + sum(beside.values())
-        emitter.scalar_load = prod(sizes) * len(only_on_scalar(work.beside, self.kernel, self.sums))
-        here = work.here
+        ahead, here = self._loads(emitter, blocks, sizes, work), work.here
         here |= self._load(emitter, blocks, sizes, starts, work)
         yield
         for index, op in enumerate(work.ops):
@@ -159,6 +152,18 @@ class Body:
                 yield
         yield from self._sum_columns(blocks, work)
         builder.mark(self.kernel.ops[-1].loc)
+
+    def _loads(self, emitter: Emitter, blocks: Blocks, sizes: Sequence[int], work: Round) -> dict[hlo.HloOp, int]:
+        """Tell ``emitter`` what else engines have to do; ops of ``work`` -> what Vector alone can read for them."""
+        within, size = {*self.fusion.users, *self.fusion.functions}, prod(sizes)
+        made = [op for op in work.ops if not (isinstance(op, hlo.ReduceOp) and self._is_on_tensor(op, sizes))]
+        ahead, beside = (
+            only_on_vector(ops, within, self.sums, partial(self._is_array, blocks), size, blocks)
+            for ops in (made, work.beside)
+        )
+        emitter.vector_load = sum(ahead.values()) + sum(beside.values())
+        emitter.scalar_load = size * len(only_on_scalar(work.beside, self.kernel, self.sums))
+        return ahead
 
     def _compute(
         self,

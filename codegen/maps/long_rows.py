@@ -122,6 +122,6 @@ def emit(box: Box) -> None:
             for buffers in (max(1, staged.kept_buffers), *apart)
         )
         pools = pools if staged.apart else pools * len(stages)
-        derived = [Derived(pool, {}) for pool in pools]
-        box.nest(loops, {}, box.blocks, Sections(box.body(), staged, held, there, pools, derived).steps)
+        sections = Sections(box.body(), staged, held, there, pools, Derived(box.pool, {}))
+        box.nest(loops, {}, box.blocks, sections.steps)
     box.store_columns(kept)

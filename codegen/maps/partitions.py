@@ -62,9 +62,9 @@ def defer_partitions(
             taken |= {op, user}
     for op in ops if single else ():  # differences from a value of the row that are squared, and nothing else
         square, place = _square_of(op, kernel, member, others), _row_of(op, kernel, member)
-        if square is None or {op, square} & taken or op.results[0] in blocks or square in fusion.users.values():
+        if square is None or place is None or {op, square} & taken or op.results[0] in blocks:
             continue
-        if place is not None and _is_array(op.sources[1 - place], kernel, member, fusion, splat):
+        if square not in fusion.users.values() and _is_array(op.sources[1 - place], kernel, member, fusion, splat):
             found[op], deferred[op] = place, square
             taken |= {op, square}
     for op in ops:  # sums on the way into activations, whose products may be above

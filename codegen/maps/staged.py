@@ -25,13 +25,15 @@ UNROLL = 32
 """Sections of a loop's body."""
 
 
+MOST_DERIVED = 16
+"""Numbers of a row that are kept so."""
 Derivation = tuple[str, Hashable]
 """What is made, and the value of the rows, or what was made, of which it is."""
 
 
 @dataclass(slots=True)
 class Derived:
-    """What sections of a stage make of values of the rows, such as inverses: by the first of them."""
+    """What sections make of values of the rows, such as inverses: the first of them that wants it."""
 
     pool: TilePool
     rows: Blocks
@@ -47,6 +49,8 @@ class Derived:
         if source is None or any(atom.stride and atom.size > 1 for atom in of.dims[1:]):
             return None
         key = what, source
+        if key not in self.kept and len(self.kept) == MOST_DERIVED:
+            return None
         scope = self.pool.builder.scope
         is_there = key in self.there and self.there[key] is scope
         if key not in self.kept:
@@ -68,8 +72,8 @@ class Sections:
     """Where what a stage makes stays for the next ones."""
     pools: Sequence[TilePool]
     """Of what each stage makes."""
-    derived: Sequence[Derived]
-    """What each makes of values of the rows."""
+    derived: Derived
+    """What they make of values of the rows."""
 
     def steps(self, starts: Starts, blocks: Blocks) -> Iterator[None]:
         """The tile of ``blocks`` that starts there, a row a partition."""
@@ -89,9 +93,9 @@ class Sections:
         missing, whole = {value: blocks[value] for value in self.staged.kept}, dict(self.made)
         for value, block in missing.items():
             whole[value] = self.kept.like(block, body.fusion.loaded.get(value, block.dtype))
-        for stage, pool, derived in zip(self.staged.stages, self.pools, self.derived, strict=True):
-            derived.rows, derived.there = rows, {}
-            inner = self._of(stage, pool, derived)
+        self.derived.rows, self.derived.there = rows, {}
+        for stage, pool in zip(self.staged.stages, self.pools, strict=True):
+            inner = self._of(stage, pool)
             iotas = {
                 value: axis for value, axis in body.plan.iotas.items() if any(value in op.sources for op in stage.rows)
             }
@@ -126,11 +130,11 @@ class Sections:
             self.kept.give_back(whole[value])
         body.give_back(rows, first)
 
-    def _of(self, stage: Stage, pool: TilePool, derived: Derived) -> Body:
+    def _of(self, stage: Stage, pool: TilePool) -> Body:
         """What emits ``stage``."""
         operands = replace(self.body.operands, fusion=stage.fusion)
         operands.partition_places = {**operands.partition_places, **stage.places}
-        return replace(self.body, fusion=stage.fusion, operands=operands, pool=pool, derived=derived)
+        return replace(self.body, fusion=stage.fusion, operands=operands, pool=pool, derived=self.derived)
 
     def _section(
         self,
