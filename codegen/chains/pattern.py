@@ -244,6 +244,7 @@ class _Search:
         self._large: set[hlo.HloOp] = set()
         """Contractions in what is too long for a chain, wherever one begins to look at it."""
         self._lengths: dict[tuple[hlo.HloOp, tuple[int, ...]], int] = {}
+        self._sinks: dict[tuple[hlo.DotOp, tuple[int, ...]], tuple[Sink, set[hlo.HloOp]] | None] = {}
 
     def chain(self, op: hlo.DotOp, place: Mapping[hlo.HloOp, int], taken: Set[hlo.Operation]) -> Chain | None:
         found = self._sink(op, ())
@@ -257,7 +258,7 @@ class _Search:
         while more := self._more(ops, sinks, dims, place):
             sink, closure = more
             sinks[sink.op] = sink
-            ops |= closure
+            ops = ops | closure
             if len(ops) > MOST:
                 self._large |= {op for op in ops if isinstance(op, hlo.DotOp)}
                 return None
@@ -362,6 +363,12 @@ class _Search:
         return squeeze(op.shape.dims) == dims or op.shape.dtype in WIDE_FLOATS
 
     def _sink(self, op: hlo.DotOp, dims: tuple[int, ...]) -> tuple[Sink, set[hlo.HloOp]] | None:
+        """``_found_sink``, once for all that asks."""
+        if (op, dims) not in self._sinks:
+            self._sinks[op, dims] = self._found_sink(op, dims)
+        return self._sinks[op, dims]
+
+    def _found_sink(self, op: hlo.DotOp, dims: tuple[int, ...]) -> tuple[Sink, set[hlo.HloOp]] | None:
         """``op`` as a last contraction, and what makes the operand that comes from the chain."""
         if not _is_narrow(op):
             return None

@@ -380,9 +380,11 @@ class Box:
             for value, block in self.blocks.items()
             if value not in self.inputs and block.alloc.space is Space.HBM and not kernel.is_row(hlo.shape_of(value))
         }
-        fusion = self.fusion.copy()
-        self.deferred(loops, (), fusion, kernel.ops)
-        dying = last_uses(kernel, self.member, fusion.within)
+        fusion, dying = self.fusion, self.dying
+        if kernel.reduced:  # of rows, numbers of which more ops read within another's instruction
+            fusion = fusion.copy()
+            self.deferred(loops, (), fusion, kernel.ops)
+            dying = last_uses(kernel, self.member, fusion.within)
         at_once = {op.results[0] for index, op in enumerate(kernel.ops) if op.results[0] in dying.get(index, ())}
         elsewhere = {*loaded, *stored, *self.resident()}
         read = [up(prod(steps) * itemsize(self.blocks[value].dtype), alignment) for value in loaded]

@@ -38,6 +38,8 @@ def are_long(box: Box) -> bool:
     left = room - sum(spread.values())
     if 2 * each > left:
         return True
+    if 4 * each <= left:  # two are under way, with one that is loaded and one that is stored
+        return False
     tiles = box.tiles_of(rows, alive.element_bytes, each, 0, left, loaded)
     if not overlap_of(tiles, box.builder.timing).crowded:
         return False
