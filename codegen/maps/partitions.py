@@ -44,8 +44,7 @@ def defer_partitions(
     full = {user for part, user in deferred.items() if narrowed.get(part) is not user}
     taken = {*deferred, *deferred.values()}
     taken -= {made for made, cast in narrowed.items() if made.opcode in ARITHMETIC and cast not in full}
-    taken.update(fusion.functions)
-    taken.update(value.owner for value in made if isinstance(value.owner, hlo.HloOp))
+    taken.update(fusion.functions, (value.owner for value in made if isinstance(value.owner, hlo.HloOp)))
     for op in ops:
         value, user = op.results[0], _only_reader(op, others)
         if op.opcode not in FIRST or op in taken or value in blocks:
