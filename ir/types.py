@@ -80,6 +80,10 @@ def itemsize(dtype: str) -> int:
     return _ITEMSIZE[dtype]
 
 
+WORDS = frozenset(dtype for dtype in INTEGERS if itemsize(dtype) <= 4)
+"""Integers that Vector and Scalar write, rounded to the nearest (hardware sheet 5.2)."""
+
+
 def largest_number(dtype: str) -> float:
     """The largest finite number of a float type."""
     return float(ml_dtypes.finfo(NUMPY_DTYPE[dtype]).max)  # type: ignore[no-untyped-call]

@@ -9,7 +9,7 @@ sheet 5.2), where a program of GpSimd's cuts off what follows the point.
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.hlo.editing import defining_op, has_one_use, ops_of, replace
-from neuronx_cc.ir.types import INTEGERS, itemsize
+from neuronx_cc.ir.types import WORDS, itemsize
 from neuronx_cc.passes.analysis.values import is_float, is_whole, splat_number
 from neuronx_cc.passes.expansions.build import Build, Value
 from neuronx_cc.passes.manager import PassContext, only_for
@@ -19,7 +19,7 @@ from neuronx_cc.passes.manager import PassContext, only_for
 def run(module: HloModule, context: PassContext) -> None:
     for computation in module.computations():
         for op in ops_of(computation.block):
-            if isinstance(op, hlo.ConvertOp) and op.shape.dtype in INTEGERS and itemsize(op.shape.dtype) <= 4:
+            if isinstance(op, hlo.ConvertOp) and op.shape.dtype in WORDS:
                 _round_last(module, op)
 
 

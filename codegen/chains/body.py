@@ -36,7 +36,7 @@ def inner_fusion(context: Context, chain: Chain) -> tuple[Kernel, Member, Fusion
     instruction."""
     kernel, member, stored = inner_kernel(chain)
     fusion = Fusion(context, kernel, member, stored, lambda _: False, lambda _: False)
-    return kernel, member, fusion, take_shifted(kernel, member, fusion, stored, context.splat)
+    return kernel, member, fusion, take_shifted(kernel, member, fusion, context.splat)
 
 
 def inner_kernel(chain: Chain) -> tuple[Kernel, Member, set[hlo.SSAValue]]:

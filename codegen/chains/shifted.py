@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from neuronx_cc.codegen.formation.graph import Kernel, trace
@@ -28,21 +28,9 @@ class Shifted:
 
 
 def take_shifted(
-    kernel: Kernel,
-    member: Member,
-    fusion: Fusion,
-    stored: Container[Value],
-    splat: Callable[[Value], float | None],
+    kernel: Kernel, member: Member, fusion: Fusion, splat: Callable[[Value], float | None]
 ) -> dict[hlo.HloOp, Shifted]:
     """The ops with such instructions; adds what these compute besides to the ops of ``fusion`` that are part of one."""
-
-    def only_user(op: hlo.HloOp) -> hlo.HloOp | None:
-        value = op.results[0]
-        (use, *others) = value.uses
-        user = use.operation
-        if others or value in stored or not isinstance(user, hlo.HloOp):
-            return None
-        return user if member.get(user.results[0]) is kernel else None
 
     def is_row(value: Value) -> bool:
         source = trace(value, kernel, member)
@@ -58,12 +46,12 @@ def take_shifted(
         factor: Value | float = 1.0
         root, inside, function = op, list[hlo.HloOp](), "copy"
         product = array.owner
-        if isinstance(product, hlo.MultiplyOp) and only_user(product) is op:
+        if isinstance(product, hlo.MultiplyOp) and fusion.only_user(product) is op:
             for x, y in (product.operands, reversed(product.operands)):
                 constant = splat(y)
                 if constant is not None or is_row(y):
                     inside, array, factor = [product], x, y if constant is None else constant
-        user = only_user(op)
+        user = fusion.only_user(op)
         if user is not None and user.opcode in ACTIVATION and user.shape.dtype == "f32" and user not in fusion.within:
             root, inside, function = user, [*inside, op], ACTIVATION[user.opcode]
         if splat(array) is None and fusion.functions.keys().isdisjoint((root, *inside)):

@@ -71,13 +71,12 @@ def done(timing: Timing, instr: Instr, free: dict[Stream, float], ready: float, 
     and so is the ``port`` of PSUM, if that is looked at.
     """
     begin = max(free.get(instr.stream, 0.0), ready)
-    shared = (
-        port is not None and instr.stream in SHARING and any(x.space is Space.PSUM for x in (*instr.outs, *instr.ins))
-    )
-    if port is not None and shared:
+    if instr.stream not in SHARING or all(x.space is not Space.PSUM for x in (*instr.outs, *instr.ins)):
+        port = None
+    if port is not None:
         begin = max([begin, *(until for stream, until in port.items() if stream is not instr.stream)])
     end = begin + duration_ns(instr, timing.machine)
     free[instr.stream] = end
-    if port is not None and shared:
+    if port is not None:
         port[instr.stream] = end
     return end + latency_ns(instr, timing.machine)

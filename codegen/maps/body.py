@@ -83,10 +83,10 @@ class Body:
     pool: TilePool
     loads: TilePool
     stores: TilePool
-    derived: Callable[[str, Block], tuple[Block, bool] | None] | None
-    """Where what is made of a value of the rows lies that stays for all sections, and whether it is there."""
     packed: Mapping[hlo.SSAValue, PackedRow]
     """Rows of which sections are repeated over the partitions."""
+    derived: Callable[[str, Block], tuple[Block, bool] | None] | None = None
+    """Where what is made of a value of the rows lies that stays for all sections, and whether it is there."""
 
     @property
     def kernel(self) -> Kernel:

@@ -320,7 +320,6 @@ class Box:
             self.pool,
             self.loads,
             self.stores,
-            None,
             self.packed,
         )
 

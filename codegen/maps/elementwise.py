@@ -35,7 +35,7 @@ from neuronx_cc.ir.isa.functions import UNARY
 from neuronx_cc.ir.isa.names import engine_name
 from neuronx_cc.ir.isa.program import Space, Stream
 from neuronx_cc.ir.isa.timing import Tile
-from neuronx_cc.ir.types import FLOATS, INTEGERS, SIGNED, UNSIGNED, itemsize
+from neuronx_cc.ir.types import FLOATS, INTEGERS, SIGNED, UNSIGNED, WORDS, itemsize
 from neuronx_cc.passes.analysis.values import is_normal, tells_last_bit
 
 ARITHMETIC = {"add": "add", "subtract": "subtract", "multiply": "multiply", "maximum": "max", "minimum": "min"}
@@ -48,8 +48,6 @@ ACTIVATION = {opcode: engine_name(opcode) for opcode in UNARY if engine_name(opc
 """HLO opcode -> function of Scalar's tables (hardware sheet 4.1)."""
 IN_FP32 = frozenset([*ARITHMETIC, *ACTIVATION])
 """Ops that one instruction computes in FP32, whatever floats it reads."""
-WRITTEN = frozenset(dtype for dtype in INTEGERS if itemsize(dtype) <= 4)
-"""Integers that Vector and Scalar write, rounded to the nearest."""
 MOST_ALIKE = 16
 """Instructions for parts of a tile, instead of one for all."""
 ROUNDED = IN_FP32 | {"divide"}
@@ -429,7 +427,7 @@ def emit(e: Emitter, op: hlo.HloOp, out: Block, readable: Sequence[Readable]) ->
     elif opcode == "complex":
         convert(e, part(out, "real", dtype), ins[0])
         convert(e, part(out, "imag", dtype), ins[1])
-    elif opcode == "convert" and out.dtype in WRITTEN and isinstance(op.sources[0].owner, hlo.RoundingOp):
+    elif opcode == "convert" and out.dtype in WORDS and isinstance(op.sources[0].owner, hlo.RoundingOp):
         whole(e, out, ins[0])
     elif opcode == "convert":
         convert(e, out, ins[0])

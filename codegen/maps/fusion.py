@@ -12,12 +12,12 @@ from copy import copy
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.formation.graph import Kernel, reads, trace
 from neuronx_cc.codegen.maps.bits import rotation
-from neuronx_cc.codegen.maps.elementwise import ACTIVATION, ARITHMETIC, IN_FP32, ROUNDED, WRITTEN
+from neuronx_cc.codegen.maps.elementwise import ACTIVATION, ARITHMETIC, IN_FP32, ROUNDED
 from neuronx_cc.codegen.maps.functions import CURVED, Function, function_of
 from neuronx_cc.codegen.maps.lifetimes import Member
 from neuronx_cc.codegen.maps.row_reduction import sums_of
 from neuronx_cc.ir import hlo
-from neuronx_cc.ir.types import FLOATS, NARROW, WIDE_FLOATS
+from neuronx_cc.ir.types import FLOATS, NARROW, WIDE_FLOATS, WORDS
 
 
 class Fusion:
@@ -99,7 +99,7 @@ class Fusion:
 
     def _take_operands(self, is_scale: Callable[[hlo.SSAValue], bool]) -> None:
         for op in self._kernel.ops:
-            user = self._only_user(op)
+            user = self.only_user(op)
             if user is None or len(op.sources) != 2 or op in self.users:
                 continue
             arrays = [operand for operand in op.sources if self._context.splat(operand) is None]
@@ -124,7 +124,7 @@ class Fusion:
             floats = hlo.shape_of(made.lhs).dtype in FLOATS and made.comparison_type.data != "TOTALORDER"
             if not floats or all(self._context.splat(operand) is not None for operand in made.operands):
                 continue
-            user = self._only_user(op)
+            user = self.only_user(op)
             reads = (
                 user is not None
                 and user.opcode in ARITHMETIC
@@ -142,15 +142,14 @@ class Fusion:
     def _take_rounding(self) -> None:
         """Roundings ahead of a conversion to integers, which instructions round as they write them."""
         for op in self._kernel.ops:
-            rounding = op.sources[0].owner if isinstance(op, hlo.ConvertOp) and op.shape.dtype in WRITTEN else None
+            rounding = op.sources[0].owner if isinstance(op, hlo.ConvertOp) and op.shape.dtype in WORDS else None
             if not isinstance(rounding, hlo.RoundNearestEvenOp) or not self._is_part(rounding) or op in self.users:
                 continue
             self.users[rounding] = op
             self.rounded.add(rounding)
             made = rounding.operand.owner
             if isinstance(made, hlo.HloOp) and self._writes_integers(made):
-                self.users.update({part: op for part, user in self.users.items() if user is made})
-                self.users[made], self.casts[op] = op, made
+                self._cast(op, made)
 
     def _writes_integers(self, op: hlo.HloOp) -> bool:
         """Whether the instruction of ``op`` may write what it makes as integers, rounded once."""
@@ -160,10 +159,13 @@ class Fusion:
     def _take_casts(self) -> None:
         for op in self._kernel.ops:
             made = self._cast_by(op)
-            if made is None or op in self.users or op in self.users.values():
-                continue
-            self.users.update({part: op for part, user in self.users.items() if user is made})
-            self.users[made], self.casts[op] = op, made
+            if made is not None and op not in self.users and op not in self.users.values():
+                self._cast(op, made)
+
+    def _cast(self, op: hlo.HloOp, made: hlo.HloOp) -> None:
+        """Let the instruction of ``made`` write the result of its cast ``op``."""
+        self.users.update({part: op for part, user in self.users.items() if user is made})
+        self.users[made], self.casts[op] = op, made
 
     def fold_narrow(self) -> None:
         """Let Vector fold narrow floats as they are, where Scalar does not add up the FP32 numbers that it makes."""
@@ -232,7 +234,7 @@ class Fusion:
             isinstance(each, hlo.ReduceOp) and self._member.get(each.results[0]) is self._kernel for each in readers
         )
 
-    def _only_user(self, op: hlo.HloOp) -> hlo.HloOp | None:
+    def only_user(self, op: hlo.HloOp) -> hlo.HloOp | None:
         """The op of the kernel that alone reads ``op``, which is not stored."""
         value = op.results[0]
         if not value.has_one_use() or value in self._stored:

@@ -20,7 +20,7 @@ from neuronx_cc.codegen.maps.staged import Derived, Sections
 from neuronx_cc.codegen.maps.stages import SEVERAL, STORING, Room, Stage, choose, stages_of, steps_of, to_keep
 from neuronx_cc.ir import hlo
 
-IN_TURN = 0.8
+TURNS = 0.8
 """Of the time that the ops of a tile take in turn, what tiles take of which no two are emitted together."""
 
 
@@ -48,7 +48,7 @@ def are_long(box: Box) -> bool:
     box.deferred(rows, (), fusion, box.kernel.ops)
     as_made = {*box.sums.values()}
     in_stages = (ceil(steps_of(box.kernel, stage.ops, stage.fusion, as_made) / 2) for stage in stages)
-    return sum(in_stages) <= IN_TURN * steps_of(box.kernel, box.kernel.ops, fusion, as_made)
+    return sum(in_stages) <= TURNS * steps_of(box.kernel, box.kernel.ops, fusion, as_made)
 
 
 def _in_stages(
@@ -81,12 +81,17 @@ def _long_rows(box: Box, room: int) -> dict[hlo.SSAValue, int]:
     """Rows that all partitions read and that stay on few of them: as many as ``room`` bytes hold, and PSUM their
     sections, and the bytes.
     """
-    sizes, banks = box.builder.sizes, box.builder.psum.largest_gap() // box.builder.sizes.bank_bytes
+    sizes = box.builder.sizes
     rows = {x: box.blocks[x] for x in box.inputs if x not in box.signed and may_be_packed(sizes, box.blocks[x])}
     casts = {value: box.fusion.loaded.get(value, block.dtype) for value, block in rows.items()}
-    if len(rows) * (SEVERAL + AHEAD) > banks:
+    if len(rows) * (SEVERAL + AHEAD) > _banks(box):
         return {}
     return kept_in({x: packed_bytes(sizes, block, casts[x]) for x, block in rows.items()}, room)
+
+
+def _banks(box: Box) -> int:
+    """Of PSUM, that are free."""
+    return box.builder.psum.largest_gap() // box.builder.sizes.bank_bytes
 
 
 def emit(box: Box) -> None:
@@ -110,8 +115,7 @@ def emit(box: Box) -> None:
     together = max(sum(value in stage.inputs for value in box.packed) for stage in stages)
     results = {value for value in box.blocks if value not in box.inputs} - box.resident()
     stored = [value for value in results if not kernel.is_row(hlo.shape_of(value))]
-    banks = box.builder.psum.largest_gap() // box.builder.sizes.bank_bytes
-    staged = choose(kernel, stages, timing, sizes, loaded, made, Room(room, stored, banks, together))
+    staged = choose(kernel, stages, timing, sizes, loaded, made, Room(room, stored, _banks(box), together))
     box.pool.buffers = staged.buffers
     box.loads, box.stores = (TilePool(box.builder, box.pool.name, n) for n in (staged.loading, STORING))
     more = gathered_bytes(timing, [box.blocks[x] for x in loaded if x in box.blocks], [*loops, *staged.loops])

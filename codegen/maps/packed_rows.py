@@ -15,7 +15,8 @@ from math import ceil, prod
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.emission.builder import Affine, Block
 from neuronx_cc.codegen.emission.tiles import TilePool, dense, tile_in
-from neuronx_cc.codegen.emission.views import Atom, run_of
+from neuronx_cc.codegen.emission.views import Atom
+from neuronx_cc.codegen.maps.between import elements_of
 from neuronx_cc.codegen.movement.transfer import copy
 from neuronx_cc.ir.isa.program import Space, Stream
 from neuronx_cc.ir.machine import Sizes
@@ -72,19 +73,19 @@ class PackedRow:
 
 def packed_bytes(sizes: Sizes, block: Block, dtype: str) -> int:
     """Bytes a partition that the row in HBM ``block`` takes in parts of ``dtype``."""
-    return sizes.aligned(ceil(_length(block) / sizes.row_tiles) * itemsize(dtype))
+    return sizes.aligned(ceil(elements_of(block) / sizes.row_tiles) * itemsize(dtype))
 
 
 def may_be_packed(sizes: Sizes, block: Block) -> bool:
     """Whether all partitions read the long row in HBM ``block``, of neighbours, of a type that TensorE multiplies."""
     most = MOST_SECTIONS * sizes.bank_columns
     repeats = block.alloc.space is Space.HBM and not block.dims[0].stride and block.dims[0].size > 1
-    return repeats and block.dtype in TYPES and LEAST_ROW <= _length(block) <= most and _is_run(block)
+    return repeats and block.dtype in TYPES and LEAST_ROW <= elements_of(block) <= most and _is_run(block)
 
 
 def pack(context: Context, pool: TilePool, block: Block, dtype: str, stream: Stream) -> PackedRow:
     """Load the row in HBM ``block`` as ``dtype``, for all tiles of a kernel."""
-    sizes, length, width = context.sizes, _length(block), itemsize(block.dtype)
+    sizes, length, width = context.sizes, elements_of(block), itemsize(block.dtype)
     part, apart = ceil(length / sizes.row_tiles), sizes.rows // sizes.row_tiles
     line = pool.apart([part], dtype, 1)
     flat = block.of((Atom(1, 0), *dense([length], block.dtype)))
@@ -102,10 +103,5 @@ def _ones(context: Context, partitions: int, dtype: str) -> Block:
     return context.fixed.ones(partitions, dtype, sizes.rows - sizes.rows // sizes.row_tiles + 1)
 
 
-def _length(block: Block) -> int:
-    return prod(block.dims[dim].size for dim in block.varying)
-
-
 def _is_run(block: Block) -> bool:
-    size = itemsize(block.dtype)
-    return run_of([block.dims[dim] for dim in block.varying], size) == _length(block) * size
+    return block.select([0, *block.varying]).is_dense
